@@ -25,7 +25,7 @@ _MIN_TICKS = 3  # of powers of ten; between fewer, twos and fives are ticks too
 class Line:
     """Points (x, y) that are joined in this order; lines of one `colour`, a number from 1, belong together.
 
-    intervals: of each point's y, from low to high; none where empty.
+    intervals: of each point's y, from low to high; none where empty. is_joined: False of points that are no line.
     """
 
     label: str
@@ -33,6 +33,7 @@ class Line:
     colour: int
     is_dashed: bool = False
     intervals: Sequence[tuple[float, float]] = ()
+    is_joined: bool = True
 
     @property
     def shown(self) -> list[tuple[float, float]]:
@@ -60,8 +61,8 @@ class _Axis:
         return self.start + share * (self.end - self.start)
 
 
-def log_plot(title: str, x_label: str, y_label: str, lines: Sequence[Line]) -> str:
-    """The picture; every x that has a point is a tick. Raises ValueError where there is no point to show."""
+def log_plot(title: str, x_label: str, y_label: str, lines: Sequence[Line], x_ticks: Sequence[float] = ()) -> str:
+    """The picture; every x that has a point is a tick unless they are given. Raises ValueError where no point can be shown."""
     lines = [line for line in lines if line.shown]
     if not lines:
         raise ValueError(f"expected lines with points above 0, got none for {title!r}")
@@ -77,7 +78,7 @@ def log_plot(title: str, x_label: str, y_label: str, lines: Sequence[Line]) -> s
         f'font-family="{escape(FONTS)}" font-size="{_LETTER}">',
         '<rect width="100%" height="100%" fill="white"/>',
         _text(_LEFT, 24, title, size=_TITLE),
-        *_grid(x_axis, y_axis, xs, ticks),
+        *_grid(x_axis, y_axis, x_ticks or xs, ticks),
         _text((_LEFT + _RIGHT) / 2, _HEIGHT - 14, x_label, anchor="middle"),
         f'<g transform="translate(18, {(_TOP + _BOTTOM) / 2:g}) rotate(-90)">{_text(0, 0, y_label, anchor="middle")}</g>',
         *(part for line in lines for part in _drawn(line, x_axis, y_axis)),
@@ -85,6 +86,11 @@ def log_plot(title: str, x_label: str, y_label: str, lines: Sequence[Line]) -> s
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def powers_of_ten(low: float, high: float) -> list[float]:
+    """Returns those from low to high."""
+    return [10.0**power for power in range(ceil(log10(low)), floor(log10(high)) + 1)]
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -121,7 +127,8 @@ def _number(value: float) -> str:
 def _drawn(line: Line, x_axis: _Axis, y_axis: _Axis) -> Iterator[str]:
     places = [(x_axis(x), y_axis(y)) for x, y in line.shown]
     joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    yield f'<polyline points="{joined}" fill="none" stroke="{_colour(line)}" stroke-width="2"{_dashes(line)}/>'
+    if line.is_joined:
+        yield f'<polyline points="{joined}" fill="none" stroke="{_colour(line)}" stroke-width="2"{_dashes(line)}/>'
     for x, low, high in line.bars:
         yield (
             f'<line x1="{x_axis(x):.1f}" y1="{y_axis(low):.1f}" x2="{x_axis(x):.1f}" y2="{y_axis(high):.1f}" '
@@ -136,7 +143,9 @@ def _legend(lines: Sequence[Line]) -> Iterator[str]:
     for number, line in enumerate(sorted(lines, key=lambda line: -line.shown[-1][1])):
         y = _TOP + 12 + number * _BETWEEN_LINES
         left = _RIGHT + 16
-        yield f'<line x1="{left}" y1="{y}" x2="{left + 30}" y2="{y}" stroke="{_colour(line)}" stroke-width="2"{_dashes(line)}/>'
+        if line.is_joined:
+            ends = f'x1="{left}" y1="{y}" x2="{left + 30}" y2="{y}"'
+            yield f'<line {ends} stroke="{_colour(line)}" stroke-width="2"{_dashes(line)}/>'
         yield _mark(line, left + 15, y)
         yield _text(_RIGHT + _BEFORE_LABEL, y + 4, line.label)
 

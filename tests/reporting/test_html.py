@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pytest_ecornn.reporting import html, unproven
-from pytest_ecornn.reporting.html import curves
+from pytest_ecornn.reporting.html import curves, rooflines
 from pytest_ecornn.results.rows import Row
 from tests.helpers.reporting_samples import CASES, HOSTILE, many_rows, row, sample_rows, sample_run, timing
 
@@ -205,6 +205,33 @@ def test_so_many_curves_are_drawn_and_the_others_counted() -> None:
     assert len(drawn) == curves.MAX_CURVES
     assert omitted == 3  # over B, for each number of steps
     assert f"{omitted} more are left out." in render(rows)
+
+
+def test_a_roofline_has_a_point_a_row_below_what_was_measured() -> None:
+    ceilings = {"copy_points": {"1024": 500.0, "1000000": 50.0}, "matmul_gflop_per_s": {"float32": 800.0}}
+    rows = over_steps("scan_cpu", (16, 64), 0.5)
+    for one in rows:
+        assert one.timing
+        one.timing.operations, one.timing.bytes, one.timing.gflop_per_s = 4000, 1000, 120.0
+    rows[0].timing.gflop_per_s = 60.0  # type: ignore[union-attr]
+    (picture,) = rooflines.of_rows(rows, set(), ceilings)
+    assert picture.title == "float32 on cpu"
+    drawn = ElementTree.fromstring(picture.svg)
+    (roof,) = [one.attrib for one in drawn.iter() if one.tag.endswith("polyline")]
+    assert len(roof["points"].split()) == 3
+    circles = [one.attrib for one in drawn.iter() if one.tag.endswith("circle") and one.attrib["fill"] != "white"]
+    assert len({circle["cy"] for circle in circles}) >= 2
+    assert any("memory 50.0 GB/s, products 800 GFLOP/s" in (one.text or "") for one in drawn.iter())
+    assert picture.svg in html.render(replace(sample_run(), ceilings=ceilings), rows, set())
+
+
+def test_what_has_no_ceiling_or_work_has_no_roofline() -> None:
+    rows = over_steps("scan_cpu", (16,), 0.5)
+    assert rooflines.of_rows(rows, set(), {}) == []
+    assert rooflines.of_rows(rows, set(), {"copy_points": {"1": 2.0}, "matmul_gflop_per_s": {"float16": 3.0}}) == []
+    assert rows[0].timing
+    rows[0].timing.operations = 0
+    assert rooflines.of_rows(rows, set(), {"copy_points": {"1": 2.0}, "matmul_gflop_per_s": {"float32": 3.0}}) == []
 
 
 def test_5000_rows_are_4_mb_at_most() -> None:

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from pytest_ecornn.reporting import answer_table, standing
 from pytest_ecornn.reporting.answer import answers
-from pytest_ecornn.reporting.html import curves, failures, heat_map, row_data
+from pytest_ecornn.reporting.html import curves, failures, heat_map, rooflines, row_data
 from pytest_ecornn.reporting.terminal import certainty_lines, summary_lines
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row
@@ -45,6 +45,7 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
         maps=heat_map.of_rows(timed, unproven, summary),
         curves=[{"title": one.title, "svg": Markup(one.svg)} for one in drawn],
         omitted_curves=omitted,
+        rooflines=[{"title": one.title, "svg": Markup(one.svg)} for one in rooflines.of_rows(timed, unproven, run.ceilings)],
         style=Markup(style),
         script=Markup(script),
         style_hash=_csp_hash(style),

@@ -1,0 +1,67 @@
+"""Rooflines: the rate of each row over its intensity, below what the machine was measured to reach."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from pytest_ecornn.contract import Case
+from pytest_ecornn.reporting import standing
+from pytest_ecornn.reporting.html.curves import Curve
+from pytest_ecornn.reporting.plot import Line, log_plot, powers_of_ten
+from pytest_ecornn.results import formatting
+from pytest_ecornn.results.rows import Row
+
+_SPREAD = 2.0  # from the rows' intensities to the ends of the roofs
+
+
+def of_rows(rows: Sequence[Row], unproven: Collection[standing.Key], ceilings: Mapping[str, Any]) -> list[Curve]:
+    """Returns a picture for each device and kind of product that has a ceiling. ceilings: a run's."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        timing = standing.is_publishable(row, unproven)
+        if timing and timing.operations > 0 and timing.bytes > 0 and timing.gflop_per_s > 0:
+            groups.setdefault((row.device.partition(":")[0], _products(row)), []).append(row)
+    found = []
+    for (device, products), of_group in groups.items():
+        prefix = "cuda " if device == "cuda" else ""
+        rate = (ceilings.get(f"{prefix}matmul_gflop_per_s") or {}).get(products)
+        gb_per_s = _memory_rate(ceilings, prefix)
+        if rate and gb_per_s:
+            found.append(_picture(f"{products} on {device}", of_group, unproven, gb_per_s, rate))
+    return found
+
+
+def _products(row: Row) -> str:
+    """Returns the dtype that products are computed in, or tf32."""
+    try:
+        return "tf32" if Case.parse(row.case).precision == "tf32" else row.dtype
+    except ValueError:  # of a later version, or no case
+        return row.dtype
+
+
+def _memory_rate(ceilings: Mapping[str, Any], prefix: str) -> float | None:
+    """Returns the rate in GB/s at the largest working set, beyond every cache."""
+    rates = [points[max(points, key=int)] for name in ("copy", "read") if (points := ceilings.get(f"{prefix}{name}_points"))]
+    return max(rates, default=None)
+
+
+def _picture(title: str, rows: Sequence[Row], unproven: Collection[standing.Key], gb_per_s: float, gflop_per_s: float) -> Curve:
+    names = standing.implementations(rows)
+    lines = [
+        Line(name, [_point(row, unproven) for row in rows if row.implementation == name], number, is_joined=False)
+        for number, name in enumerate(names, 1)
+    ]
+    intensities = [x for line in lines for x, _ in line.points]
+    ridge = gflop_per_s / gb_per_s
+    low, high = min(*intensities, ridge) / _SPREAD, max(*intensities, ridge) * _SPREAD
+    roof = f"memory {formatting.significant(gb_per_s)} GB/s, products {formatting.significant(gflop_per_s)} GFLOP/s"
+    lines.append(Line(roof, [(low, gb_per_s * low), (ridge, gflop_per_s), (high, gflop_per_s)], 0, is_dashed=True))
+    ticks = powers_of_ten(low, high)
+    return Curve(title, log_plot(title, "operations a byte", "GFLOP/s", lines, ticks))
+
+
+def _point(row: Row, unproven: Collection[standing.Key]) -> tuple[float, float]:
+    timing = standing.is_publishable(row, unproven)
+    assert timing is not None
+    return timing.operations / timing.bytes, timing.gflop_per_s
