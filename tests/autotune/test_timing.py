@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn.autotune import Candidate, probed_call
+from pytest_ecornn.autotune import Candidate, probed_call, timing
 from pytest_ecornn.autotune.timing import measure, probe_lengths
 
 CPU = torch.device("cpu")
@@ -66,7 +66,8 @@ def test_a_hopeless_candidate_is_called_twice() -> None:
     assert len(calls) == 2  # the first, which would compile, and the one that warms up
 
 
-def test_a_candidate_is_not_hopeless_for_one_slow_sample() -> None:
+def test_a_candidate_is_not_hopeless_for_one_slow_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_REPEATED_SHARE", 1e3)  # however busy this machine is
     durations = iter([0.0, 0.008])  # of the first call, and of the one that warms up
 
     def disturbed() -> None:
@@ -86,25 +87,26 @@ def test_what_is_hopeless_by_far_or_late_is_not_called_again() -> None:
         return call
 
     far: list[float] = []
-    measure([Candidate("a", lambda steps: sleeps(0.2)), Candidate("b", lambda steps: counted(9.0, far))], 4, (4,), CPU, False)
+    measure([Candidate("a", lambda steps: lambda: None), Candidate("b", lambda steps: counted(9.0, far))], 4, (4,), CPU, False)
     assert len(far) == 2
     late: list[list[float]] = [[] for _ in range(6)]
     slow = [Candidate(f"slow {n}", lambda steps, calls=calls: counted(9.0, calls)) for n, calls in enumerate(late)]
-    measure([Candidate("a", lambda steps: sleeps(1.5)), *slow], 4, (4,), CPU, captures=False)
+    measure([Candidate("a", lambda steps: sleeps(1.0)), *slow], 4, (4,), CPU, captures=False)
     assert {len(calls) for calls in late} == {2}  # warming up has taken over half the budget
 
 
-def test_a_hopeless_candidate_does_not_make_a_decision_unstable() -> None:
-    durations = iter([0.0, 0.0019, 0.0006, 0.0006, 0.0006])
+def test_a_hopeless_candidate_does_not_make_a_decision_unstable(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = sleeps(20.0)
+    spreads = property(lambda self: [9.0] if self._call is slow else [1.0])
+    monkeypatch.setattr(probed_call.ProbedCall, "spreads", spreads)
+    fast, rival = Candidate("a", lambda steps: sleeps(0.1)), Candidate("b", lambda steps: slow)
+    assert measure([fast, rival], 4, (4,), CPU, captures=False).is_stable
+    monkeypatch.setattr(probed_call.ProbedCall, "spreads", property(lambda self: [9.0]))
+    assert not measure([fast, rival], 4, (4,), CPU, captures=False).is_stable
 
-    def shaky() -> None:
-        time.sleep(next(durations, 0.0015))
 
-    candidates = [Candidate("a", lambda steps: sleeps(0.1)), Candidate("b", lambda steps: shaky)]
-    assert measure(candidates, 4, (4,), CPU, captures=False).is_stable
-
-
-def test_a_candidate_that_fails_when_it_is_called_again_is_out() -> None:
+def test_a_candidate_that_fails_when_it_is_called_again_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_REPEATED_SHARE", 1e3)
     durations = iter([0.0, 0.008])
 
     def failing() -> None:

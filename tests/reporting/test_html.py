@@ -229,6 +229,9 @@ def test_what_has_no_ceiling_or_work_has_no_roofline() -> None:
     rows = over_steps("scan_cpu", (16,), 0.5)
     assert rooflines.of_rows(rows, set(), {}) == []
     assert rooflines.of_rows(rows, set(), {"copy_points": {"1": 2.0}, "matmul_gflop_per_s": {"float16": 3.0}}) == []
+    for odd in ({"x": 1.0}, {"1": "fast"}, {"1": float("nan")}, {"9" * 5000: 1.0}, "fast", None, 3):
+        assert rooflines.of_rows(rows, set(), {"copy_points": odd, "matmul_gflop_per_s": {"float32": 3.0}}) == []
+        assert rooflines.of_rows(rows, set(), {"copy_points": {"1": 2.0}, "matmul_gflop_per_s": odd}) == []
     assert rows[0].timing
     rows[0].timing.operations = 0
     assert rooflines.of_rows(rows, set(), {"copy_points": {"1": 2.0}, "matmul_gflop_per_s": {"float32": 3.0}}) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from pytest_ecornn.contract import Case
@@ -12,6 +13,7 @@ from pytest_ecornn.reporting.plot import Line, log_plot, powers_of_ten
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row
 
+_MAX_DIGITS = 20  # of a working set's size
 _SPREAD = 2.0  # from the rows' intensities to the ends of the roofs
 
 
@@ -25,11 +27,18 @@ def of_rows(rows: Sequence[Row], unproven: Collection[standing.Key], ceilings: M
     found = []
     for (device, products), of_group in groups.items():
         prefix = "cuda " if device == "cuda" else ""
-        rate = (ceilings.get(f"{prefix}matmul_gflop_per_s") or {}).get(products)
+        gflop_per_s = _rates(ceilings, f"{prefix}matmul_gflop_per_s").get(products)
         gb_per_s = _memory_rate(ceilings, prefix)
-        if rate and gb_per_s:
-            found.append(_picture(f"{products} on {device}", of_group, unproven, gb_per_s, rate))
+        if gflop_per_s and gb_per_s:
+            found.append(_picture(f"{products} on {device}", of_group, unproven, gb_per_s, gflop_per_s))
     return found
+
+
+def _rates(ceilings: Mapping[str, Any], name: str) -> dict[str, float]:
+    """Returns a ceiling's rates by their names, as far as they are numbers above 0: a file may hold anything there."""
+    found = ceilings.get(name)
+    given = found.items() if isinstance(found, Mapping) else ()
+    return {str(key): rate for key, rate in given if isinstance(rate, int | float) and isfinite(rate) and rate > 0}
 
 
 def _products(row: Row) -> str:
@@ -42,8 +51,13 @@ def _products(row: Row) -> str:
 
 def _memory_rate(ceilings: Mapping[str, Any], prefix: str) -> float | None:
     """Returns the rate in GB/s at the largest working set, beyond every cache."""
-    rates = [points[max(points, key=int)] for name in ("copy", "read") if (points := ceilings.get(f"{prefix}{name}_points"))]
-    return max(rates, default=None)
+    points = [
+        (int(size), rate)
+        for name in ("copy", "read")
+        for size, rate in _rates(ceilings, f"{prefix}{name}_points").items()
+        if size.isdecimal() and size.isascii() and len(size) < _MAX_DIGITS
+    ]
+    return max(points)[1] if points else None
 
 
 def _picture(title: str, rows: Sequence[Row], unproven: Collection[standing.Key], gb_per_s: float, gflop_per_s: float) -> Curve:
