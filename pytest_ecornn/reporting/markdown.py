@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from pytest_ecornn.reporting import answer_table, boundary_sizes, comparison_tables, gate_tables, standing
+from pytest_ecornn.reporting import answer_table, boundary_sizes, comparison_tables, failures, gate_tables, standing
 from pytest_ecornn.reporting.answer import Answer, answers
 from pytest_ecornn.reporting.markdown_syntax import code_block, document, escape, table
-from pytest_ecornn.reporting.terminal import by_reason, certainty_lines, summary_lines
+from pytest_ecornn.reporting.terminal import certainty_lines, summary_lines
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.disturbance import describe
 from pytest_ecornn.results.regression.gate import RegressionReport
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.run_info import RunInfo
 
-_MAX_CASES = 5  # that are named of one failure
 _HOW_TO_READ = """\
 ## How to read it
 
@@ -143,14 +142,14 @@ def _drawn_line(row: Row) -> list[str]:
 
 
 def _failures(rows: list[Row]) -> Iterator[str]:
-    failed = by_reason(row for row in rows if row.status == "failed")
-    if failed:
+    groups = failures.of_rows(rows)
+    if groups:
         yield "## Failed"
-    for row, *others in failed:
-        cases = ", ".join(f"{escape(one.case)} ({escape(one.kind)})" for one in (row, *others[: _MAX_CASES - 1]))
-        more = f" and {len(others) + 1 - _MAX_CASES} more" if len(others) >= _MAX_CASES else ""
-        yield f"**{escape(row.implementation)}** on {cases}{more}:"
-        yield code_block(row.reason or "no reason was given")
+    for group in groups:
+        cases = ", ".join(f"{escape(row.case)} ({escape(row.kind)})" for row in group.named)
+        more = f" and {group.more} more" if group.more else ""
+        yield f"**{escape(group.implementation)}** on {cases}{more}:"
+        yield code_block(group.reason)
 
 
 def _skipped(rows: list[Row], run: RunInfo) -> Iterator[str]:

@@ -38,13 +38,21 @@ class Line:
     @property
     def shown(self) -> list[tuple[float, float]]:
         """The points that a logarithmic axis has a place for."""
-        return [(x, y) for x, y in self.points if x > 0 and y > 0 and isfinite(x) and isfinite(y)]
+        return [(x, y) for x, y in self.points if _has_place(x, y)]
 
     @property
     def bars(self) -> list[tuple[float, float, float]]:
         """x, low and high of the points that are shown and have an interval with a place on the axis."""
-        found = [(point, bar) for point, bar in zip(self.points, self.intervals, strict=False) if point in self.shown]
-        return [(x, low, high) for (x, _), (low, high) in found if 0 < low <= high and isfinite(high)]
+        return [
+            (x, low, high)
+            for (x, y), (low, high) in zip(self.points, self.intervals, strict=False)
+            if _has_place(x, y, low, high) and low <= high
+        ]
+
+
+def _has_place(*values: float) -> bool:
+    """Whether a logarithmic axis has a place for all of them."""
+    return all(value > 0 and isfinite(value) for value in values)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ WORDS = {
     ("BaselineRatio", "verdict"): ("faster", "slower", "same", "unclear"),
 }
 
-_SENSORS = ("sm_mhz", "power_w", "temperature_c")  # least, median and most
+SENSORS = ("sm_mhz", "power_w", "temperature_c")  # least, median and most
 
 AGAIN = "\nagain: "  # before the command that repeats a failed row, at the end of its reason
 
@@ -109,7 +109,7 @@ class Timing:
         for name, value in (self.sensors or {}).items():
             is_numbers = isinstance(value, list | tuple) and all(isinstance(one, int | float) for one in value)
             is_texts = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
-            if (name == "throttled" and not is_texts) or (name in _SENSORS and not (is_numbers and len(value) == 3)):
+            if (name == "throttled" and not is_texts) or (name in SENSORS and not (is_numbers and len(value) == 3)):
                 expected = "texts" if name == "throttled" else "three numbers"
                 raise ValueError(f"sensors.{name}: expected {expected}, got {value!r:.80}")
 

@@ -35,6 +35,11 @@ class RunInfo:
         """The machine without what only pytest-benchmark reads."""
         return {name: value for name, value in self.machine.items() if not name.startswith("benchmark_")}
 
+    @property
+    def gpu_names(self) -> list[str]:
+        """Each kind of GPU once; none where the machine has none."""
+        return list(dict.fromkeys((self.machine.get("gpu") or {}).get("names") or []))
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -57,33 +57,20 @@ def draw(folders: Sequence[Path]) -> str:
     stored = stored_reports(folders)
     rows = {name: report["rows"] for name, report in stored.items()}
     cards = {name: " or ".join(report["machine"]["gpu"]["names"]) for name, report in stored.items()}
-    groups = [
-        Group(
-            f"persistent_gpu over cuDNN: LSTM and GRU in float16, bfloat16, TF32 and float32, {cards['persistent']}",
-            persistent_series(rows["persistent"]),
-        ),
-        Group(
-            f"persistent_gpu over FlashRNN: LSTM in bfloat16, H 768, B 16, T 1,024, {cards['persistent']}",
-            flashrnn_series(rows["persistent"]),
-        ),
-        Group(
-            f"sparse_persistent_gpu: pruned tanh RNN, forward, float32 and float16, device only, {cards['sparse']}",
-            sparse_series(rows["sparse"]),
-        ),
-        Group(
-            f"scan_gpu over the fastest other scan: minGRU and minLSTM, forward and backward, {cards['scan']}",
-            scan_series(rows["scan"]),
-        ),
-        Group(
-            f"auto over torch.nn.LSTM: training steps of EcoRNN's language models, {cards['language_model']}",
-            language_model_series(rows["language_model"]),
-        ),
-        Group(
-            f"auto over cuDNN: DeepBench's layers, device only where a call is short enough, {cards['deepbench']}",
-            deepbench_series(rows["deepbench"]),
-        ),
-    ]
+    groups = [Group(f"{title}, {cards[name]}", series(rows[name])) for title, name, series in _groups()]
     return render_chart("Speedup on one GPU: the baseline's time over ours", groups, [*_NOTES, *_sources(stored)])
+
+
+def _groups() -> list[tuple[str, str, Callable[[dict[str, Any]], list[Series]]]]:
+    """Returns the title of each group, the report that it is of, and what makes its series of that report's rows."""
+    return [
+        ("persistent_gpu over cuDNN: LSTM and GRU in float16, bfloat16, TF32 and float32", "persistent", persistent_series),
+        ("persistent_gpu over FlashRNN: LSTM in bfloat16, H 768, B 16, T 1,024", "persistent", flashrnn_series),
+        ("sparse_persistent_gpu: pruned tanh RNN, forward, float32 and float16, device only", "sparse", sparse_series),
+        ("scan_gpu over the fastest other scan: minGRU and minLSTM, forward and backward", "scan", scan_series),
+        ("auto over torch.nn.LSTM: training steps of EcoRNN's language models", "language_model", language_model_series),
+        ("auto over cuDNN: DeepBench's layers, device only where a call is short enough", "deepbench", deepbench_series),
+    ]
 
 
 def persistent_series(rows: dict[str, Any]) -> list[Series]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -16,23 +15,29 @@ from pytest_ecornn.reporting.answer import Answer, answers
 from pytest_ecornn.reporting.console import page
 from pytest_ecornn.reporting.stored.load import Report
 from pytest_ecornn.results import formatting
+from pytest_ecornn.results.run_info import RunInfo
 
 _NOTE = "Each ratio is to a baseline on the same machine, under 1 where the fastest is faster. Bold: certainly the fastest."
 
 
 def print_reports(console: Console, reports: Mapping[str, Report]) -> None:
     """Prints a line for each case that any report has timed, a column for each report. reports: by where they lie."""
-    page.print_table(console, reports_table(reports))
-    for line in (_NOTE, *_sources(reports)):
+    labels = _labels(list(reports.values()))
+    page.print_table(console, reports_table(list(reports.values()), labels))
+    sources = [f"{label}: {path}, {reports[path].run.started}" for label, path in zip(labels, reports, strict=True)]
+    for line in (_NOTE, *sources):
         console.print(formatting.printable(line), markup=False, highlight=False)
 
 
-def reports_table(reports: Mapping[str, Report]) -> Table:
-    """Returns the table. Cases are in the order of the first report that has them, device-only times a line below."""
-    of_reports = [_answers(report) for report in reports.values()]
+def reports_table(reports: Sequence[Report], labels: Sequence[str]) -> Table:
+    """Returns the table. labels: of the reports.
+
+    Cases are in the order of the first report that has them, device-only times a line below.
+    """
+    of_reports = [_answers(report) for report in reports]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
     table.add_column("case", overflow="fold")
-    for label in _labels(list(reports.values())):
+    for label in labels:
         table.add_column(Text(formatting.one_line(label)), overflow="fold")
     cases = dict.fromkeys(case for found in of_reports for case, _ in found)
     for case in cases:
@@ -61,16 +66,10 @@ def _cell(answer: Answer | None) -> Text:
 
 def _labels(reports: Sequence[Report]) -> list[str]:
     """Returns what each column is headed by: the GPU, else the CPU; with the run's start where several have the same."""
-    names = [_machine_name(report.run.machine) for report in reports]
+    names = [_machine_name(report.run) for report in reports]
     counts = Counter(names)
     return [name if counts[name] == 1 else f"{name}, {report.run.started}" for name, report in zip(names, reports, strict=True)]
 
 
-def _machine_name(machine: Mapping[str, Any]) -> str:
-    gpus = dict.fromkeys((machine.get("gpu") or {}).get("names") or [])
-    return " and ".join(gpus) or str(machine.get("cpu") or "unknown machine")
-
-
-def _sources(reports: Mapping[str, Report]) -> list[str]:
-    labels = _labels(list(reports.values()))
-    return [f"{label}: {path}, {report.run.started}" for label, (path, report) in zip(labels, reports.items(), strict=True)]
+def _machine_name(run: RunInfo) -> str:
+    return " and ".join(run.gpu_names) or str(run.machine.get("cpu") or "unknown machine")

@@ -16,9 +16,9 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from pytest_ecornn.reporting import answer_table, standing
+from pytest_ecornn.reporting import answer_table, failures, standing
 from pytest_ecornn.reporting.answer import answers
-from pytest_ecornn.reporting.html import curves, failures, heat_map, rooflines, row_data
+from pytest_ecornn.reporting.html import curves, heat_map, rooflines, row_data
 from pytest_ecornn.reporting.terminal import certainty_lines, summary_lines
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row
@@ -43,11 +43,11 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
         score=run.score.one_line() if run.score else "",
         failures=failures.of_rows(rows),
         maps=heat_map.of_rows(timed, unproven, summary),
-        curves=[{"title": one.title, "svg": Markup(one.svg)} for one in drawn],
+        curves=drawn,
         omitted_curves=omitted,
-        rooflines=[{"title": one.title, "svg": Markup(one.svg)} for one in rooflines.of_rows(timed, unproven, run.ceilings)],
-        style=Markup(style),
-        script=Markup(script),
+        rooflines=rooflines.of_rows(timed, unproven, run.ceilings),
+        style=style,
+        script=script,
         style_hash=_csp_hash(style),
         script_hash=_csp_hash(script),
         data=_script_json(row_data.columns(timed, unproven)),
@@ -57,8 +57,7 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
 
 def machine_name(run: RunInfo) -> str:
     """The GPUs of a run, and its CPU."""
-    gpu = run.fingerprint.get("gpu") or {}
-    return ", ".join(str(name) for name in (*dict.fromkeys(gpu.get("names") or []), run.fingerprint.get("cpu")) if name)
+    return ", ".join(str(name) for name in (*run.gpu_names, run.machine.get("cpu")) if name)
 
 
 def _script_json(data: Any) -> Markup:
@@ -80,4 +79,5 @@ def _asset(name: str) -> str:
 @cache
 def _template() -> Any:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["printable"] = formatting.printable
     return environment.from_string(_asset("report.html.jinja"))

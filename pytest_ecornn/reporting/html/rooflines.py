@@ -6,12 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting import standing
-from pytest_ecornn.reporting.html.curves import Curve
+from pytest_ecornn.reporting.html.curves import Curve, parsed_case
 from pytest_ecornn.reporting.plot import Line, log_plot, powers_of_ten
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.rows import Row
+from pytest_ecornn.results.rows import Row, Timing
 
 _MAX_DIGITS = 20  # of a working set's size
 _SPREAD = 2.0  # from the rows' intensities to the ends of the roofs
@@ -19,18 +18,18 @@ _SPREAD = 2.0  # from the rows' intensities to the ends of the roofs
 
 def of_rows(rows: Sequence[Row], unproven: Collection[standing.Key], ceilings: Mapping[str, Any]) -> list[Curve]:
     """Returns a picture for each device and kind of product that has a ceiling. ceilings: a run's."""
-    groups: dict[tuple[str, str], list[Row]] = {}
+    groups: dict[tuple[str, str], list[tuple[Row, Timing]]] = {}
     for row in rows:
         timing = standing.is_publishable(row, unproven)
         if timing and timing.operations > 0 and timing.bytes > 0 and timing.gflop_per_s > 0:
-            groups.setdefault((row.device.partition(":")[0], _products(row)), []).append(row)
+            groups.setdefault((row.device.partition(":")[0], _products(row)), []).append((row, timing))
     found = []
     for (device, products), of_group in groups.items():
         prefix = "cuda " if device == "cuda" else ""
         gflop_per_s = _rates(ceilings, f"{prefix}matmul_gflop_per_s").get(products)
         gb_per_s = _memory_rate(ceilings, prefix)
         if gflop_per_s and gb_per_s:
-            found.append(_picture(f"{products} on {device}", of_group, unproven, gb_per_s, gflop_per_s))
+            found.append(_picture(f"{products} on {device}", of_group, gb_per_s, gflop_per_s))
     return found
 
 
@@ -43,10 +42,8 @@ def _rates(ceilings: Mapping[str, Any], name: str) -> dict[str, float]:
 
 def _products(row: Row) -> str:
     """Returns the dtype that products are computed in, or tf32."""
-    try:
-        return "tf32" if Case.parse(row.case).precision == "tf32" else row.dtype
-    except ValueError:  # of a later version, or no case
-        return row.dtype
+    case = parsed_case(row)
+    return "tf32" if case and case.precision == "tf32" else row.dtype
 
 
 def _memory_rate(ceilings: Mapping[str, Any], prefix: str) -> float | None:
@@ -60,12 +57,12 @@ def _memory_rate(ceilings: Mapping[str, Any], prefix: str) -> float | None:
     return max(points)[1] if points else None
 
 
-def _picture(title: str, rows: Sequence[Row], unproven: Collection[standing.Key], gb_per_s: float, gflop_per_s: float) -> Curve:
-    names = standing.implementations(rows)
-    lines = [
-        Line(name, [_point(row, unproven) for row in rows if row.implementation == name], number, is_joined=False)
-        for number, name in enumerate(names, 1)
-    ]
+def _picture(title: str, timed: Sequence[tuple[Row, Timing]], gb_per_s: float, gflop_per_s: float) -> Curve:
+    lines = []
+    for number, name in enumerate(standing.implementations(row for row, _ in timed), 1):
+        timings = [timing for row, timing in timed if row.implementation == name]
+        points = [(timing.operations / timing.bytes, timing.gflop_per_s) for timing in timings]
+        lines.append(Line(name, points, number, is_joined=False))
     intensities = [x for line in lines for x, _ in line.points]
     ridge = gflop_per_s / gb_per_s
     low, high = min(*intensities, ridge) / _SPREAD, max(*intensities, ridge) * _SPREAD
@@ -73,9 +70,3 @@ def _picture(title: str, rows: Sequence[Row], unproven: Collection[standing.Key]
     lines.append(Line(roof, [(low, gb_per_s * low), (ridge, gflop_per_s), (high, gflop_per_s)], 0, is_dashed=True))
     ticks = powers_of_ten(low, high)
     return Curve(title, log_plot(title, "operations a byte", "GFLOP/s", lines, ticks))
-
-
-def _point(row: Row, unproven: Collection[standing.Key]) -> tuple[float, float]:
-    timing = standing.is_publishable(row, unproven)
-    assert timing is not None
-    return timing.operations / timing.bytes, timing.gflop_per_s

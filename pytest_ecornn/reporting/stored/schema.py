@@ -9,7 +9,7 @@ from inspect import getdoc
 from typing import Any, get_args, get_origin, get_type_hints
 
 from pytest_ecornn.reporting.json_report import LATER_FIELDS
-from pytest_ecornn.results.rows import SCHEMA_VERSION, WORDS, Row, Timing
+from pytest_ecornn.results.rows import SCHEMA_VERSION, SENSORS, WORDS, Row, Timing
 from pytest_ecornn.results.run_info import RunInfo
 from pytest_ecornn.results.typed_json import NUMBERS
 
@@ -31,7 +31,7 @@ _PARTICULARS: dict[type, dict[str, Any]] = {
     Timing: {
         "sensors": {
             "type": ["object", "null"],
-            "properties": {**dict.fromkeys(("sm_mhz", "power_w", "temperature_c"), _THREE), "throttled": _TEXTS},
+            "properties": {**dict.fromkeys(SENSORS, _THREE), "throttled": _TEXTS},
         }
     },
 }

@@ -86,8 +86,10 @@ class ReportPlan:
                 report.ended[name] = reason(error)
                 write(name, f"ended early: {report.ended[name]}")
             is_whole = not shard and len(asked[name]) == len(self.parts[name].groups) and name not in report.ended
-            due = [row for row in earlier.get(name, ()) if _missing(row)]  # what was measured of these stays
-            report.rows[name] = _merge_rows(report.rows.get(name, []), due, name, is_whole)
+            here = report.rows.get(name, [])
+            known = {row.label for row in here}
+            due = [row for row in earlier.get(name, ()) if _missing(row) and (row.label in known or not is_whole)]
+            report.rows[name] = _merge_rows(here, due, name)  # what was measured of these stays
             report.write(folder)
 
     def _asked(self, names: Sequence[str]) -> dict[str, Sequence[str]]:
@@ -120,7 +122,10 @@ class ReportPlan:
         """Rows of another run, by part, with what it has not reached. Raises ValueError for another version or kind of GPU."""
         found = json.loads(path.read_text())
         one, other = found["machine"], report.machine
-        pairs = [("schema_version", found["schema_version"], self.schema_version), ("GPU", _gpus(one), _gpus(other))]
+        pairs = [
+            ("schema_version", found["schema_version"], self.schema_version),
+            ("GPU", _gpus(one), _gpus(other)),
+        ]
         pairs += [(name, one[name], other[name]) for name in _SAME]
         if different := [f"{name} {then} and {now}" for name, then, now in pairs if then != now]:
             raise ValueError(f"rows of {path} cannot stand in this report: {'; '.join(different)}")
@@ -205,15 +210,13 @@ def _missing(row: Any) -> int:
     return text.count(NOT_REACHED) + text.count(OUT_OF_MEMORY)
 
 
-def _merge_rows(rows: Sequence[Any], others: Sequence[Any], where: str, is_whole: bool = False) -> list[Any]:
+def _merge_rows(rows: Sequence[Any], others: Sequence[Any], where: str) -> list[Any]:
     """Both, one for each label: the row that lacks fewer figures, the former of two that lack as many.
 
-    is_whole: whether `rows` have every label that there is. Raises ValueError where a row has two sets of figures.
+    Raises ValueError where a row has two sets of figures.
     """
     found = {row.label: row for row in rows}
     for row in others:
-        if is_whole and row.label not in found:
-            continue
         known = found.setdefault(row.label, row)
         if _missing(row) < _missing(known):
             found[row.label] = row
