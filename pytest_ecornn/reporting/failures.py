@@ -13,10 +13,10 @@ _MAX_CASES = 5  # that are named of one failure
 
 @dataclass(frozen=True)
 class FailureGroup:
-    """One reason of an implementation. named: some of its rows. more: the number of the others."""
+    """One reason of an implementation. shown: some of its rows. more: the number of the others."""
 
     implementation: str
-    named: list[Row]
+    shown: list[Row]
     more: int
     reason: str
 

@@ -146,7 +146,7 @@ def _failures(rows: list[Row]) -> Iterator[str]:
     if groups:
         yield "## Failed"
     for group in groups:
-        cases = ", ".join(f"{escape(row.case)} ({escape(row.kind)})" for row in group.named)
+        cases = ", ".join(f"{escape(row.case)} ({escape(row.kind)})" for row in group.shown)
         more = f" and {group.more} more" if group.more else ""
         yield f"**{escape(group.implementation)}** on {cases}{more}:"
         yield code_block(group.reason)
