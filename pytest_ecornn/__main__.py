@@ -16,8 +16,10 @@ from pytest_ecornn.reporting.console import page, side_by_side, summary
 from pytest_ecornn.reporting.stored.join import join, missing_shards
 from pytest_ecornn.reporting.stored.load import load_report, report_path
 from pytest_ecornn.reporting.stored.schema import report_schema
+from pytest_ecornn.results import formatting
 from pytest_ecornn.results.regression import gate
 from pytest_ecornn.results.regression.gate_limits import Thresholds
+from pytest_ecornn.suites.published import stored as published
 from pytest_ecornn.system import machine
 
 _REPORT: dict[str, Any] = {"type": Path, "metavar": "REPORT", "help": "a report.json, or the folder that holds it"}
@@ -43,7 +45,8 @@ def _parser() -> argparse.ArgumentParser:
         return found
 
     joining = command("join", _join, "unites reports of runs on machines of one kind, such as those of all shards")
-    joining.add_argument("reports", nargs="+", **_REPORT)
+    help_text = "a report.json, the JSON file of a published suite, or a folder that holds some"
+    joining.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help=help_text)
     joining.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where the united report is written")
     help_text = "prints what a run's end has shown; of several reports the fastest of each case side by side"
     command("show", _show, help_text).add_argument("reports", nargs="+", **_REPORT)
@@ -62,13 +65,26 @@ def _console() -> Console:
 
 
 def _join(given: argparse.Namespace) -> int:
-    paths = [report_path(one) for one in given.reports]
+    """Joins each report that the folders hold, and files given by name."""
+    of_suites: dict[str, list[Path]] = {}
+    for path in given.reports:
+        for name, file in published.report_files(path).items():
+            of_suites.setdefault(name, []).append(file)
+    paths = [report_path(one) for one in given.reports if not published.report_files(one) or report_path(one).is_file()]
+    if files := [path for path in paths if path.stem not in of_suites]:
+        _join_runs(files, given.output)
+    for name, files in of_suites.items():
+        published.join(name, files, given.output)
+        print(f"{formatting.count(len(files), 'report')} of {name}: {given.output / name}.md, .json")
+    return 0
+
+
+def _join_runs(paths: Sequence[Path], output: Path) -> None:
     run, rows = join(paths)
-    written = write_reports(given.output, run, rows)
-    print(f"{len(rows)} rows of {len(paths)} reports: {', '.join(map(str, written))}")
+    written = write_reports(output, run, rows)
+    print(f"{len(rows)} rows of {formatting.count(len(paths), 'report')}: {', '.join(map(str, written))}")
     if missing := missing_shards(run):
         print(f"no report of shard {', '.join(missing)}", file=sys.stderr)
-    return 0
 
 
 def _show(given: argparse.Namespace) -> int:

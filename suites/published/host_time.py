@@ -27,8 +27,11 @@ def make_plan(problems: Sequence[SelectionProblem] = step_times.PROBLEMS, device
     )
 
 
+PLAN = make_plan()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    return make_plan().main((__doc__ or "").splitlines()[0], arguments)
+    return PLAN.main((__doc__ or "").splitlines()[0], arguments)
 
 
 if __name__ == "__main__":

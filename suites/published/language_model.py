@@ -46,16 +46,19 @@ def make_plan(corpora: Sequence[Corpus], device: str = "cuda") -> ReportPlan:
     )
 
 
+PLAN = make_plan([words.zipf(vocabulary, _WORDS) for vocabulary in VOCABULARIES])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(add_help=False)
     help_text = "whose words the models train on; else they are drawn by Zipf's law, of vocabularies of 10,000 and 33,278"
     options.add_argument("--text", type=Path, metavar="FILE", help=help_text)
     text: Path | None = options.parse_known_args(arguments)[0].text
     try:
-        corpora = [words.read(text)] if text else [words.zipf(vocabulary, _WORDS) for vocabulary in VOCABULARIES]
+        plan = make_plan([words.read(text)]) if text else PLAN
     except (OSError, ValueError) as error:
         options.error(str(error))
-    return make_plan(corpora).main((__doc__ or "").splitlines()[0], arguments, options)
+    return plan.main((__doc__ or "").splitlines()[0], arguments, options)
 
 
 if __name__ == "__main__":

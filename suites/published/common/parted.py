@@ -1,7 +1,7 @@
 """A report in parts: each measured for a share of the time allowed, the whole written anew after every row that was measured.
 
 What was measured so outlives a run that is cut short, and a part that fails says why while the others go on. A later run may
-take over what an earlier one has measured, and what several have measured apart, each its parts, is joined.
+take over what an earlier one has measured. `python -m pytest_ecornn join` unites what several have measured apart.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from pytest_ecornn.suites.published.common.runs import Run
 from pytest_ecornn.system import machine, memory
 
 _SAME = ("commit", "dirty", "version", "packages")  # of two machines, for rows of one to stand in the other's report
+_NEEDED = {"schema_version": int, "machine": dict, "allocator": str, "ended": dict, "rows": dict}  # of a report's JSON
+_OWN = Path()  # --resume without a file
 
 
 @dataclass(frozen=True)
@@ -97,15 +99,18 @@ class ReportPlan:
         groups = {name: [one for one in part.groups if {name, one} & {*names}] for name, part in self.parts.items()}
         return {name: found for name, found in groups.items() if found or name in names}
 
-    def join(self, folder: Path, others: Sequence[Path]) -> None:
-        """One report of what these hold. Raises ValueError where they were not made alike, or differ in a row."""
-        found = {path: json.loads(path.read_text()) for path in (other / f"{self.name}.json" for other in others)}
+    def join(self, folder: Path, files: Sequence[Path]) -> None:
+        """Writes one report of what these JSON files hold. A single one is rendered anew.
+
+        Raises ValueError where one holds no such report, was made otherwise, or differs in a row.
+        """
+        found = {path: self.read(path) for path in files}
         first, *_ = found
         report = Report(self, found[first]["machine"], found[first]["allocator"])
         for path, one in found.items():
             if different := self._differences(found[first], one):
                 raise ValueError(f"{path} cannot be joined: expected (as in {first}) and found: {'; '.join(different)}")
-            for name, rows in self._rows(one).items():
+            for name, rows in self.rows(path, one).items():
                 report.rows[name] = _merge_rows(report.rows.get(name, []), rows, f"{path}, {name}")
             for name, why in one["ended"].items():
                 report.ended[name] = "; ".join(dict.fromkeys([*filter(None, [report.ended.get(name)]), why]))
@@ -120,7 +125,7 @@ class ReportPlan:
 
     def _load_previous(self, path: Path, report: Report) -> dict[str, list[Any]]:
         """Rows of another run, by part, with what it has not reached. Raises ValueError for another version or kind of GPU."""
-        found = json.loads(path.read_text())
+        found = self.read(path)
         one, other = found["machine"], report.machine
         pairs = [
             ("schema_version", found["schema_version"], self.schema_version),
@@ -130,15 +135,30 @@ class ReportPlan:
         if different := [f"{name} {then} and {now}" for name, then, now in pairs if then != now]:
             raise ValueError(f"rows of {path} cannot stand in this report: {'; '.join(different)}")
         report.runs = runs.of_report(found)
-        return self._rows(found)
+        return self.rows(path, found)
 
-    def _rows(self, found: dict[str, Any]) -> dict[str, list[Any]]:
-        """Returns the rows of a report's JSON, by part."""
-        return {
-            name: [from_json(part.row, row) for row in found["rows"][name]]
-            for name, part in self.parts.items()
-            if part.row and name in found["rows"]
-        }
+    def read(self, path: Path) -> dict[str, Any]:
+        """Returns a report's JSON. Raises ValueError, in one line, for a file that holds none."""
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            missing = [name for name in _NEEDED if not isinstance(found[name], _NEEDED[name])]
+        except OSError as error:
+            raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from error
+        except (ValueError, RecursionError, LookupError, TypeError) as error:
+            raise ValueError(f"{path}: expected the JSON of a report of {self.name} ({type(error).__name__}: {error})") from error
+        if missing:
+            raise ValueError(f"{path}: expected other types of {', '.join(missing)}")
+        return found
+
+    def rows(self, path: Path, found: dict[str, Any]) -> dict[str, list[Any]]:
+        """Returns the rows of a report's JSON, by part. Raises ValueError where one is none, or of a part that is not read."""
+        unread = [name for name in found["rows"] if not (name in self.parts and self.parts[name].row)]
+        if unread:
+            raise ValueError(f"{path}: rows of {', '.join(unread)} are only written, never read")
+        try:
+            return {name: [from_json(self.parts[name].row, row) for row in rows] for name, rows in found["rows"].items()}
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"{path}: expected rows of {self.name} ({type(error).__name__}: {error})") from error
 
     def deadlines(self, start: float, seconds: float, names: Collection[str]) -> dict[str, float]:
         """Returns each part's deadline, in running order; after it the part begins nothing more. Spare time is the next's."""
@@ -154,15 +174,11 @@ class ReportPlan:
         parser = self._parser(description, options)
         given = parser.parse_args(arguments)
         names = given.parts or list(self.parts)
-        if given.join and (one := next((one for one in ("parts", "resume", "shard") if getattr(given, one)), "")):
-            parser.error(f"--join and --{one} exclude each other")
         if given.shard and (whole := [name for name in self._asked(names) if not self.parts[name].is_sharded]):
             parser.error(f"--shard: expected parts that have cases to share, got {', '.join(whole)}")
         try:
-            if given.join:
-                self.join(given.output, given.join)
-                return 0
-            return exit_code(parser.prog, lambda: self.run(given.output, given.seconds, names, given.resume, given.shard))
+            resumed = given.output / f"{self.name}.json" if given.resume is _OWN else given.resume
+            return exit_code(parser.prog, lambda: self.run(given.output, given.seconds, names, resumed, given.shard))
         except (OSError, ValueError) as error:
             parser.error(str(error))
 
@@ -173,17 +189,16 @@ class ReportPlan:
         groups = {group: f"{group} is of {name}" for name, part in self.parts.items() for group in part.groups}
         help_text = "; ".join(["all of them unless given", *groups.values()])
         parser.add_argument("--parts", nargs="+", choices=[*self.parts, *groups], help=help_text)
-        parser.set_defaults(resume=None, join=None, shard=None)
+        parser.set_defaults(resume=None, shard=None)
         if any(part.is_sharded for part in self.parts.values()):
             help_text = "measures one of N shares of the cases, as processes on one or several GPUs do at the same time"
             parser.add_argument("--shard", type=shard_argument, metavar="I/N", help=help_text)
         if any(part.row for part in self.parts.values()):
             help_text = (
-                "a JSON file of this report, whose rows are taken over: parts not named, and of some parts what was measured"
+                "goes on after an earlier run of this report, of FOLDER or of a JSON file: it takes over the rows of parts not"
+                " named, and of some parts what was measured"
             )
-            parser.add_argument("--resume", type=Path, metavar="FILE", help=help_text)
-            help_text = "measures nothing: joins the reports in these folders, of parts measured apart on one machine"
-            parser.add_argument("--join", nargs="+", type=Path, metavar="FOLDER", help=help_text)
+            parser.add_argument("--resume", type=Path, nargs="?", const=_OWN, metavar="FILE", help=help_text)
         return parser
 
 

@@ -57,6 +57,10 @@ PLAN = ReportPlan(
 )
 
 
+def files(folders: Sequence[Path]) -> list[Path]:
+    return [folder / "some.json" for folder in folders]
+
+
 def ran(folder: Path, *parts: str, run: Run | None = None, resumed: Path | None = None, **changed: Any) -> Path:
     """A report of these parts, changed in its JSON file: as if `run` had made it."""
     PLAN.run(folder, 10.0, parts, resumed)
@@ -88,15 +92,18 @@ def test_the_command_takes_groups_and_joins_without_a_gpu(tmp_path: Path, monkey
     for parts in (["short", "other"], ["long"]):
         assert PLAN.main("", ["--output", str(tmp_path / parts[0]), "--parts", *parts]) == 0
     monkeypatch.undo()
-    assert PLAN.main("", ["--output", str(tmp_path / "all"), "--join", str(tmp_path / "short"), str(tmp_path / "long")]) == 0
+    PLAN.join(tmp_path / "all", [tmp_path / "short/some.json", tmp_path / "long/some.json"])
     assert labels_of(tmp_path / "all") == {"times": ["a", "b", "c"], "other": ["d"]}
 
 
-@pytest.mark.parametrize("given", [["--parts", "long"], ["--resume", "some.json"], ["--shard", "1/2"]])
-def test_what_is_joined_is_whole(given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        PLAN.main("", ["--output", str(tmp_path / "all"), "--join", str(tmp_path), *given])
-    assert f"--join and {given[0]}" in capsys.readouterr().err
+@pytest.mark.parametrize("file", [[], ["first/some.json"]])
+def test_the_command_goes_on_after_an_earlier_run(file: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parted, "exit_code", lambda program, measure: measure() or 0)
+    folders = [tmp_path / "first", tmp_path / ("second" if file else "first")]
+    assert PLAN.main("", ["--output", str(folders[0]), "--parts", "short"]) == 0
+    again = ["--output", str(folders[1]), "--parts", "long", "--resume", *(str(tmp_path / one) for one in file)]
+    assert PLAN.main("", again) == 0
+    assert labels_of(folders[1]) == {"times": ["a", "b", "c"]}
 
 
 def test_shards_share_out_a_part_and_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +115,7 @@ def test_shards_share_out_a_part_and_are_joined(tmp_path: Path, monkeypatch: pyt
     assert sorted(chain.from_iterable(shared)) == ["a", "b", "c"]
     assert sum(map(bool, shared)) > 1
     assert [run["shard"] for folder in folders for run in read(folder)["runs"]] == ["1/3", "2/3", "3/3"]
-    PLAN.join(tmp_path / "all", folders)
+    PLAN.join(tmp_path / "all", files(folders))
     assert sorted(labels_of(tmp_path / "all")["times"]) == ["a", "b", "c"]
 
 
@@ -121,16 +128,36 @@ def test_what_has_no_cases_is_not_sharded(tmp_path: Path, capsys: pytest.Capture
     assert "argument --shard: expected I/N, I from 1 to N, got 3/2" in capsys.readouterr().err
 
 
-def test_a_report_that_is_not_there_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_that_is_not_there_is_said_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parted, "exit_code", lambda program, measure: measure() or 0)
     with pytest.raises(SystemExit):
-        PLAN.main("", ["--output", str(tmp_path / "all"), "--join", str(tmp_path / "none")])
-    assert "some: error:" in (said := capsys.readouterr().err)
-    assert "none/some.json" in said
+        PLAN.main("", ["--output", str(tmp_path / "all"), "--resume"])
+    assert f"some: error: {tmp_path}/all/some.json: cannot be read (No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ([], r"expected the JSON of a report of some \(TypeError"),
+        ({"rows": None}, "expected other types of rows"),
+        ({"rows": {"times": 3}}, r"expected rows of some \(TypeError"),
+        ({"rows": {"times": [{"label": "a"}, 7]}}, r"expected rows of some \(TypeError"),
+        ({"rows": {"others": []}}, "rows of others are only written, never read"),
+    ],
+)
+def test_what_is_no_report_is_refused_in_one_line(changed: Any, said: str, tmp_path: Path) -> None:
+    one = ran(tmp_path / "one", "short") / "some.json"
+    one.write_text(json.dumps({**read(one.parent), **changed} if changed else changed))
+    with pytest.raises(ValueError, match=f"^{one}: {said}") as refused:
+        PLAN.join(tmp_path / "all", [one])
+    assert "\n" not in str(refused.value)
 
 
 def test_a_joined_report_says_what_was_measured_apart(tmp_path: Path) -> None:
     folders = [ran(tmp_path / "one", "short", "other", run=ONE), ran(tmp_path / "two", "long", run=OTHER)]
-    PLAN.join(tmp_path / "all", folders)
+    PLAN.join(tmp_path / "all", files(folders))
     text = (tmp_path / "all/some.md").read_text()
     assert "\n\na, b, c\n\nd\n" in text
     apart = "measured apart at the same time by 2 processes on 2 GPUs: short, other; long"
@@ -142,7 +169,7 @@ def test_a_joined_report_says_what_was_measured_apart(tmp_path: Path) -> None:
 def test_what_both_took_over_is_joined_once(tmp_path: Path) -> None:
     first = ran(tmp_path / "first", "other", run=Run(["other"], 90.0, 10.0, "x")) / "some.json"
     folders = [ran(tmp_path / group, group, resumed=first) for group in GROUPS]
-    PLAN.join(tmp_path / "all", folders)
+    PLAN.join(tmp_path / "all", files(folders))
     assert labels_of(tmp_path / "all") == {"times": ["a", "b", "c"], "other": ["d"]}
     assert [run["parts"] for run in read(tmp_path / "all")["runs"]] == [["other"], ["short"], ["long"]]
     assert "with rows of 90 s before" in (tmp_path / "all/some.md").read_text()
@@ -153,12 +180,12 @@ def test_what_one_has_not_measured_is_the_other_s(why: str, tmp_path: Path) -> N
     late = [asdict(Outer("a", (1.0, 1.0, 1.0))), asdict(Outer("c", inner={why: Inner(Ratio(1.0, 1.0, 1.0), [])}))]
     one, two = ran(tmp_path / "one", "short", rows={"times": late}, ended={"times": "cut"}), ran(tmp_path / "two", "long")
     for folders in ([one, two], [two, one]):
-        PLAN.join(tmp_path / "all", folders)
+        PLAN.join(tmp_path / "all", files(folders))
         assert {row["label"]: row["time_us"] for row in read(tmp_path / "all")["rows"]["times"]} == {
             "a": [1.0] * 3, "c": [1.0] * 3
         }  # fmt: skip
         assert "The part on times ended early: cut." in (tmp_path / "all/some.md").read_text()
-    PLAN.join(tmp_path / "alone", [one])
+    PLAN.join(tmp_path / "alone", files([one]))
     assert why in json.dumps(read(tmp_path / "alone")["rows"])
 
 
@@ -211,7 +238,7 @@ def test_other_figures_of_one_row_are_not_joined(tmp_path: Path) -> None:
     others = {"times": [asdict(Outer("c", (2.0, 2.0, 2.0)))]}
     folders = [ran(tmp_path / "one", "long"), ran(tmp_path / "two", "long", rows=others)]
     with pytest.raises(ValueError, match=r"two/some\.json, times: c has other figures"):
-        PLAN.join(tmp_path / "all", folders)
+        PLAN.join(tmp_path / "all", files(folders))
     assert not (tmp_path / "all").exists()
 
 
@@ -230,7 +257,7 @@ def test_what_was_made_otherwise_is_not_joined(changed: dict[str, Any], said: st
     merged = {name: {**written[name], **new} if isinstance(new, dict) else new for name, new in changed.items()}
     (two / "some.json").write_text(json.dumps({**written, **merged}))
     with pytest.raises(ValueError, match=rf"two/some\.json .* expected \(as in .*one/some\.json\) and found: {said}$"):
-        PLAN.join(tmp_path / "all", [one, two])
+        PLAN.join(tmp_path / "all", files([one, two]))
 
 
 @pytest.mark.parametrize(
@@ -248,7 +275,7 @@ def test_runs_are_told_by_when_they_were(made: list[Run], said: str) -> None:
 
 
 def test_the_committed_report_is_read_and_written_as_it_was(tmp_path: Path) -> None:
-    persistent.PLAN.join(tmp_path, [COMMITTED])
+    persistent.PLAN.join(tmp_path, [COMMITTED / "persistent.json"])
     found, written = (json.loads((folder / "persistent.json").read_text()) for folder in (COMMITTED, tmp_path))
     assert as_rows(written.pop("rows")) == as_rows(found.pop("rows"))
     assert runs.of_report(written) == runs.of_report(found)
