@@ -41,6 +41,16 @@ def _printable(error: pytest.UsageError) -> pytest.UsageError:
     return pytest.UsageError(*map(printable, error.args))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """-n auto: workers for all GPUs of the host, where every case is of a GPU."""
+    if not is_active(config):
+        return None
+    from pytest_ecornn.run.processes.gpu_workers import auto_worker_count
+
+    return auto_worker_count(config.getoption("--ecornn-device"))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
     return make_module(module_path, parent)

@@ -123,7 +123,7 @@ def _notes(row: Row) -> str:
     columns = {name: timing for column, name in standing.COLUMNS.items() if (timing := standing.timing(row, column))}
     reasons = [(name, [describe(timing), *(one.doubt for one in timing.against)]) for name, timing in columns.items()]
     said = [f"{name}: {words}" if row.replay else words for name, each in reasons for words in each if words]
-    return "; ".join(filter(None, [escape(row.notes, 160), *map(escape, said)]))
+    return "; ".join(filter(None, [escape(row.notes, 160), escape(row.beside), *map(escape, said)]))
 
 
 def _row_figures(row: Row, bases: list[str], unproven: Collection[standing.Key]) -> list[str]:

@@ -130,6 +130,7 @@ class Row:
     status: passed, failed or skipped, with the reason for the last two; a report adds "unproven" (see `reporting.unproven`).
     boundaries: by dimension (T, B, H, I, and K for I + H), the sizes that were tried because kernels break there.
     delegate: the implementation that ran, where this one chooses among others.
+    beside: what used the host while it was timed; empty where it had the machine alone.
     timing is of calls as a program makes them, replay of the device alone, by CUDA graphs: two columns, never mixed.
     """
 
@@ -160,6 +161,7 @@ class Row:
     replay: Timing | None = None
     boundaries: dict[str, list[int]] = field(default_factory=dict)
     delegate: str = ""
+    beside: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:

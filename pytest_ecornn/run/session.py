@@ -32,7 +32,8 @@ from pytest_ecornn.run.options.options import Options
 from pytest_ecornn.run.processes.process import WorkerProcess, worker_input
 from pytest_ecornn.run.processes.proof_workers import ProofWorkers
 from pytest_ecornn.run.support import Support
-from pytest_ecornn.system import faults, memory
+from pytest_ecornn.system import faults, host_share, memory
+from pytest_ecornn.system.gpu_lock import GpuTimingLock
 from pytest_ecornn.system.interruption import raised_as_error
 from pytest_ecornn.system.locking import MachineLock
 from pytest_ecornn.system.scratch import Scratch
@@ -47,7 +48,12 @@ class RunSession:
 
     def __init__(self, config: pytest.Config):
         self.options = Options.from_config(config)
-        self.lock, self.process = MachineLock(), WorkerProcess()
+        worker = worker_input(config)
+        share = host_share.of_environment() if worker else None
+        if share is not None:
+            share.take()
+        self.lock, self.beside = (GpuTimingLock(), share.beside) if share else (MachineLock(), "")
+        self.process = WorkerProcess()
         self.current: Row | None = None
         self.allocator = memory.configure_malloc() if self.options.bench else "system default"
         hook = config.hook
@@ -61,7 +67,6 @@ class RunSession:
         except (discovery.DiscoveryError, ValueError) as error:
             raise pytest.UsageError(str(error)) from error
         self._check_names(config.invocation_params.dir)
-        worker = worker_input(config)
         self._scratch = None if worker else Scratch()
         self._shared = self._scratch.path if self._scratch else Path(worker["ecornn_shared"])
         self.lock.run = worker.get("ecornn_run", os.getpid())

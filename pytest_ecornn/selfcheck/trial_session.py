@@ -54,6 +54,7 @@ class TrialSession:
     options: TrialOptions = TrialOptions()
     current: Row | None = None
     lock: NoLock = field(default_factory=NoLock)
+    beside: str = ""
     support: AnySupport = field(default_factory=AnySupport)
     process: WorkerProcess = field(default_factory=WorkerProcess)
     proof_workers: ProofWorkers = field(default_factory=ProofWorkers)

@@ -38,7 +38,7 @@ class MachineLock:
         self.waiting: Callable[[], AbstractContextManager[None]] = nullcontext
         self.say: Callable[[str], object] = lambda text: None
         self.run = os.getpid()
-        self._announced = set[int | None]()
+        self.announced = set[int | None]()
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -106,9 +106,9 @@ class MachineLock:
     def _announce(self, owner: tuple[int, int] | None) -> None:
         """Says whom this process waits for, unless it belongs to the same run, or to another that was named before."""
         run = owner[1] if owner else None
-        if run == self.run or run in self._announced:
+        if run == self.run or run in self.announced:
             return
-        self._announced.add(run)
+        self.announced.add(run)
         who = f"process {owner[0]}" if owner else "another process"
         self.say(f"waiting for the machine: {who}, of another run, uses it; rows are timed one at a time ({self.path})")
 

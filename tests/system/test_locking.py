@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ecornn.system.gpu_lock import GpuTimingLock
 from pytest_ecornn.system.locking import MachineLock
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no flock on Windows, where the lock does nothing")
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no flock on Win
 WORKER = """
 import os, sys, time
 from pathlib import Path
+from pytest_ecornn.system.gpu_lock import GpuTimingLock
 from pytest_ecornn.system.locking import MachineLock
 path, log, kind, count, seconds = sys.argv[1:]
 lock, out = MachineLock(Path(path)), os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -152,3 +154,54 @@ def test_whom_it_waits_for_is_said_once_and_not_of_its_own_run(tmp_path: Path, i
 def test_the_default_is_one_file_a_user_in_the_temporary_folder() -> None:
     assert MachineLock().path.name == f"pytest-ecornn-{os.getuid()}.lock"
     assert MachineLock().path == MachineLock().path
+
+
+GPU_WORKER = """
+import os, sys, time
+from pathlib import Path
+from pytest_ecornn.system import gpu_lock
+from pytest_ecornn.system.gpu_lock import GpuTimingLock
+from pytest_ecornn.system.locking import MachineLock
+path, log, gpu, kind, count, seconds = sys.argv[1:]
+gpu_lock.device_lock = lambda device: MachineLock(Path(path + gpu))
+lock, out = gpu_lock.GpuTimingLock(Path(path)), os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+for _ in range(int(count)):
+    with getattr(lock, kind)():
+        os.write(out, f"+{gpu}{kind}\\n".encode())
+        time.sleep(float(seconds))
+        os.write(out, f"-{gpu}{kind}\\n".encode())
+"""
+
+
+@contextmanager
+def gpu_worker(folder: Path, gpu: str, kind: str, count: int, seconds: float) -> Iterator[subprocess.Popen[bytes]]:
+    arguments = [str(folder / "lock"), str(folder / "log"), gpu, kind, str(count), str(seconds)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen([sys.executable, "-c", GPU_WORKER, *arguments], env=environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_gpus_time_side_by_side_and_none_beside_what_needs_the_machine(tmp_path: Path) -> None:
+    kinds = [(gpu, kind) for gpu in "ab" for kind in ("exclusive", "exclusive", "shared")]
+    with ExitStack() as workers:
+        processes = [workers.enter_context(gpu_worker(tmp_path, gpu, kind, 30, 0.005)) for gpu, kind in kinds]
+        processes.append(workers.enter_context(worker(tmp_path, "exclusive", 10, 0.002)))
+        assert [process.wait(90) for process in processes] == [0] * len(processes)
+    inside, together = dict.fromkeys(["aexclusive", "ashared", "bexclusive", "bshared", "exclusive"], 0), False
+    for event in (tmp_path / "log").read_text().split():
+        inside[event[1:]] += 1 if event[0] == "+" else -1
+        for gpu in "ab":
+            assert inside[f"{gpu}exclusive"] + bool(inside[f"{gpu}shared"]) <= 1, f"two on one GPU: {inside}"
+        assert inside["exclusive"] + bool(sum(inside.values()) - inside["exclusive"]) <= 1, f"beside one alone: {inside}"
+        together |= inside["aexclusive"] + inside["bexclusive"] == 2
+    assert together, "GPUs never timed side by side"
+
+
+def test_a_lock_of_a_gpu_without_one_is_refused(tmp_path: Path) -> None:
+    lock = GpuTimingLock()
+    with pytest.raises(RuntimeError, match="expected a GPU of its own"), lock.exclusive():
+        pass

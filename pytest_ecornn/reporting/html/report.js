@@ -133,7 +133,7 @@ const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replac
 
 function showDetails(row) {
   const [name, test] = [text("implementation", row), text("case", row)];
-  const facts = [["status", text("status", row)], ["error", text("error", row)], ["what ran", text("notes", row)]];
+  const facts = [["status", text("status", row)], ["error", text("error", row)], ["what ran", text("notes", row)], ["host", text("beside", row)]];
   const list = facts.filter(([, value]) => value).map(([key, value]) => element("div", [element("dt", key), element("dd", value)]));
   const timings = Object.entries(columnNames).filter(([column]) => data[column][row]);
   dialog.replaceChildren(

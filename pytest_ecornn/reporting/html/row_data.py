@@ -36,6 +36,7 @@ def columns(rows: Sequence[Row], unproven: Collection[standing.Key]) -> dict[str
         "status": [texts.number(standing.status(row, unproven)) for row in rows],
         "error": [texts.number(_error(row)) for row in rows],
         "notes": [texts.number(row.notes) for row in rows],
+        "beside": [texts.number(row.beside) for row in rows],
         "timing": [_timing(row, "timing", unproven, texts) for row in rows],
         "replay": [_timing(row, "replay", unproven, texts) for row in rows],
         "texts": texts.all,

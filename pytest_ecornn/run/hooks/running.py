@@ -32,6 +32,7 @@ from pytest_ecornn.run.items.unsupported_items import Grouping, row_item
 from pytest_ecornn.run.options import run_seed, run_settings
 from pytest_ecornn.run.options.suite_selection import select_suites
 from pytest_ecornn.run.processes.dead_workers import ignore_closed_channel
+from pytest_ecornn.run.processes.gpu_workers import GpuWorkers
 from pytest_ecornn.run.processes.process import worker_input
 from pytest_ecornn.run.session import RunSession
 from pytest_ecornn.system import interruption, machine, user_folder
@@ -72,6 +73,7 @@ class RunPlugin:
         user_folder.redirect_plugins(config, Path(self.session.shared_folder))
         self._collection = Collection(config, self.session, self._set_total)
         config.pluginmanager.register(Grouping(), "ecornn-grouping")
+        config.pluginmanager.register(GpuWorkers(self.session.devices), "ecornn-gpu-workers")
         config.pluginmanager.register(self._collection, "ecornn-collection")
         select_suites(config, ["test_equivalence.py", "test_properties.py", *(["test_benchmark.py"] if is_bench else [])])
 

@@ -27,6 +27,7 @@ class BenchmarkItem(NamedCaseItem):
 
     def fill(self, row: Row) -> None:
         check_not_refused(self.found, self.case)
+        row.beside = self.session.beside
         freeze_living()
         threads, clock = ThreadGuard(), clocks.for_device(self.case.device)
         with self.session.lock.shared():

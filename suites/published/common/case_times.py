@@ -17,9 +17,9 @@ from pytest_ecornn.measurement.measurement import Arm, Timeable, gc_disabled
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import MAX_CALL_SECONDS, GraphArm, graph_arms
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.device_lock import device_lock
 from pytest_ecornn.suites.published.common.item_rows import measure_rest
 from pytest_ecornn.suites.published.common.verified import failure_text, prepared, times_in_build
+from pytest_ecornn.system.gpu_lock import device_lock
 from pytest_ecornn.system.locking import MachineLock
 from pytest_ecornn.verification.verification import Candidate, expected
 

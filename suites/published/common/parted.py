@@ -145,7 +145,9 @@ class ReportPlan:
         except OSError as error:
             raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from error
         except (ValueError, RecursionError, LookupError, TypeError) as error:
-            raise ValueError(f"{path}: expected the JSON of a report of {self.name} ({type(error).__name__}: {error})") from error
+            raise ValueError(
+                f"{path}: expected the JSON of a report of {self.name} ({type(error).__name__}: {error})"
+            ) from error
         if missing:
             raise ValueError(f"{path}: expected other types of {', '.join(missing)}")
         return found

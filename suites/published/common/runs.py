@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from pytest_ecornn.results.shard import Shard
-from pytest_ecornn.suites.published.common.device_lock import gpu_id
 from pytest_ecornn.suites.published.common.rebuilt import from_json
+from pytest_ecornn.system.gpu_lock import gpu_id
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,38 @@
+"""All GPUs of a host under pytest-xdist: each worker has one of them, and its share of the cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_ecornn.system import machine
+from pytest_ecornn.system.host_share import HostShare, visible_gpus
+
+_DEVICE = "cuda"  # of cases that any GPU may run
+_WORKERS_EACH, _CORES_EACH = 4, 2  # of a GPU at most, and of a worker at least
+
+
+class GpuWorkers:
+    """pytest-xdist's hooks in the process that hands out rows. devices: of all cases."""
+
+    def __init__(self, devices: Sequence[str]):
+        self._devices = devices
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
+        """Gives workers of this host their GPUs, before they start; a worker in the place of a dead one has its GPU."""
+        local = [spec for spec in specs if spec.popen]
+        gpus = visible_gpus() if set(self._devices) == {_DEVICE} else []
+        count = min(len(gpus), len(local))
+        if count > 1:
+            for number, spec in enumerate(local):
+                spec.env |= HostShare(number % count + 1, count).environment(gpus)
+
+
+def auto_worker_count(devices: Sequence[str]) -> int | None:
+    """Returns how many workers `-n auto` starts: some for each of several GPUs; None where pytest-xdist is to decide."""
+    gpus = len(visible_gpus()) if set(devices) == {_DEVICE} else 0
+    each = min(_WORKERS_EACH, machine.usable_cores() // (_CORES_EACH * gpus)) if gpus > 1 else 0
+    return gpus * max(1, each) if gpus > 1 else None

@@ -1,0 +1,55 @@
+"""Workers of pytest-xdist on a host with several GPUs."""
+
+from __future__ import annotations
+
+import pytest
+from execnet.xspec import XSpec
+
+from pytest_ecornn.run.processes import gpu_workers
+from pytest_ecornn.run.processes.gpu_workers import GpuWorkers, auto_worker_count
+from pytest_ecornn.system import machine
+
+
+@pytest.fixture(autouse=True)
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_workers, "visible_gpus", lambda: ["0", "GPU-b"])
+    monkeypatch.setattr(machine, "usable_cores", lambda: 32)
+
+
+def given(devices: list[str], *specs: str) -> list[tuple[str, str] | None]:
+    """The GPU and the share that each worker is started with; None of one without."""
+    made = [XSpec(spec) for spec in specs]
+    GpuWorkers(devices).pytest_xdist_setupnodes(made)
+    return [(one.env["CUDA_VISIBLE_DEVICES"], one.env["PYTEST_ECORNN_GPU"]) if one.env else None for one in made]
+
+
+def test_each_worker_has_a_gpu() -> None:
+    assert given(["cuda"], "popen", "popen") == [("0", "1/2"), ("GPU-b", "2/2")]
+    assert given(["cuda"], *["popen"] * 4) == [("0", "1/2"), ("GPU-b", "2/2")] * 2
+
+
+@pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cuda"], ["cuda:1"], []])
+def test_cases_that_need_more_than_any_gpu_leave_workers_as_they_are(devices: list[str]) -> None:
+    assert given(devices, "popen", "popen") == [None, None]
+
+
+def test_one_worker_has_the_machine() -> None:
+    assert given(["cuda"], "popen") == [None]
+
+
+def test_workers_elsewhere_have_no_gpu_of_this_host() -> None:
+    assert given(["cuda"], "popen", "ssh=other", "popen") == [("0", "1/2"), None, ("GPU-b", "2/2")]
+
+
+def test_some_workers_of_each_gpu_are_started_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert auto_worker_count(["cuda"]) == 8
+    monkeypatch.setattr(machine, "usable_cores", lambda: 4)
+    assert auto_worker_count(["cuda"]) == 2
+    monkeypatch.setattr(machine, "usable_cores", lambda: 1)
+    assert auto_worker_count(["cuda"]) == 2
+
+
+def test_elsewhere_xdist_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert auto_worker_count(["cpu"]) is None
+    monkeypatch.setattr(gpu_workers, "visible_gpus", lambda: ["0"])
+    assert auto_worker_count(["cuda"]) is None
