@@ -83,7 +83,7 @@ class ReportPlan:
         for name, deadline in self.deadlines(start, seconds, asked).items():
             try:
                 rows = self.parts[name].rows(deadline, measured.get(name, ()), asked[name], shard)
-                _fill(report.rows.setdefault(name, []), rows, partial(write, name))
+                _fill(report.rows.setdefault(name, []), rows, measured.get(name, ()), partial(write, name))
             except Exception as error:
                 report.ended[name] = reason(error)
                 write(name, f"ended early: {report.ended[name]}")
@@ -204,11 +204,13 @@ class ReportPlan:
         return parser
 
 
-def _fill(found: list[Any], rows: Iterator[Any], write: Callable[[str], None]) -> None:
-    """Written after each row, but once for those that were not reached, of which there may be many."""
-    late = 0
+def _fill(found: list[Any], rows: Iterator[Any], earlier: Sequence[Any], write: Callable[[str], None]) -> None:
+    """Written after each new row, but once for those of an earlier run and those that were not reached, which may be many."""
+    late, known = 0, set(map(id, earlier))
     for row in rows:
         found.append(row)
+        if id(row) in known:
+            continue
         if _is_late(row):
             late += 1
         else:
