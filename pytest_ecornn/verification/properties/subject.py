@@ -11,7 +11,7 @@ import torch
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Case, Declared, Implementation, Layer, Unsupported, Weights
-from pytest_ecornn.verification.agreement import ResultComparator
+from pytest_ecornn.verification.agreement import ResultComparator, loosest
 from pytest_ecornn.verification.calls import Call, MutationGuard, Tensors, WrongResult, run_call
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, everything
 from pytest_ecornn.verification.outcomes import skips_as_unsupported
@@ -31,6 +31,8 @@ class PropertyContext:
 
     def __post_init__(self) -> None:
         self.implementation = self.make()
+        self._others: list[Declared] = []
+        self._agreement: ResultComparator | None = None
         with GlobalStateGuard(everything()) as self.kept:
             self.problem = contents.problem(self.case)
             before = MutationGuard(Call(self.problem))
@@ -41,11 +43,14 @@ class PropertyContext:
 
     @property
     def declared(self) -> Declared:
-        return self.implementation.declared
+        """The loosest of what its layers declare: one that chooses may choose otherwise for another case."""
+        return loosest([self.implementation.declared, *self._others])
 
-    @cached_property
+    @property
     def agreement(self) -> ResultComparator:
-        return ResultComparator(self.problem, self.declared)
+        if self._agreement is None or self._agreement.declared != self.declared:
+            self._agreement = ResultComparator(self.problem, self.declared)
+        return self._agreement
 
     @cached_property
     def other_problem(self) -> Problem:
@@ -78,9 +83,11 @@ class PropertyContext:
             raise NotApplicable(reason)
         try:
             with skips_as_unsupported():
-                return made.build(case, weights)
+                layer = made.build(case, weights)
         except Unsupported as refusal:
             raise NotApplicable(str(refusal)) from refusal
+        self._others.append(made.declared)
+        return layer
 
     def repeated(self, wanted: Tensors, got: Tensors) -> str:
         """Describes how a result fails to repeat another; empty if it repeats it.

@@ -438,3 +438,22 @@ def test_a_final_state_that_is_a_view_of_the_output_is_not_fresh() -> None:
 
     message = properties.by_name("fresh_results").check(_late(wrap))
     assert message == "final h of call 1: expected memory of its own, got some of output of call 1"
+
+
+def test_parts_may_be_run_by_another_implementation_than_the_whole() -> None:
+    class Chooses(ReferenceLoop):
+        """The whole by the loop, and parts of it by one whose sigmoid and tanh are less exact, as it declares."""
+
+        def build(self, case: Case, weights: Weights) -> Layer:
+            layer, is_part = super().build(case, weights), case.steps != CASE.steps
+            self.activation_error = 2.0**-16 if is_part else 0.0
+
+            def run(x: Tensor, state: Any, lengths: Any) -> Any:
+                output, final = layer(x, state, lengths)
+                factor = 1 + 2.0**-17 if is_part else 1.0
+                return output * factor, final * factor
+
+            return run
+
+    (split,) = (one for one in properties.PROPERTIES if one.name == "split")
+    assert split.check(PropertyContext(Chooses, CASE)) == ""
