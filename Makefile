@@ -61,9 +61,10 @@ docs: $(STAMP)
 	$(BIN)/python -m pytest_ecornn.suites.figures
 	$(BIN)/python -m tests.tools.readme
 
-# The documentation as a site, in site/. A link or an anchor that leads nowhere fails it.
+# The documentation as a site, in site/, and the stored reports in site/results/. A link or an anchor that leads nowhere fails it.
 site: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict $(ARGS)
+	$(BIN)/python -m pytest_ecornn publish reports --output site/results
 
 clean:
 	rm -rf $(VENV) $(OLDEST) site reports/local .hypothesis build *.egg-info

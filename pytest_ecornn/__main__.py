@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from pytest_ecornn.publishing.publish import publish
 from pytest_ecornn.reporting import ReportError, gate_tables, unproven, write_reports
 from pytest_ecornn.reporting.console import page, side_by_side, summary
 from pytest_ecornn.reporting.stored.join import join, missing_shards
@@ -50,6 +51,10 @@ def _parser() -> argparse.ArgumentParser:
     joining.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where the united report is written")
     help_text = "prints what a run's end has shown; of several reports the fastest of each case side by side"
     command("show", _show, help_text).add_argument("reports", nargs="+", **_REPORT)
+    help_text = "makes a static site of the reports in RESULTS/MACHINE/RUN: machines side by side, and each row's history"
+    publishing = command("publish", _publish, help_text)
+    publishing.add_argument("results", type=Path, metavar="RESULTS", help="folder that holds a folder for each machine")
+    publishing.add_argument("--output", type=Path, required=True, metavar="SITE", help="folder that the site is written to")
     command("schema", _schema, "prints the JSON Schema of report.json")
     comparing = command("compare", _compare, "fails where rows got slower, or are no longer proven; measures nothing again")
     comparing.add_argument("old", **_REPORT)
@@ -96,6 +101,15 @@ def _show(given: argparse.Namespace) -> int:
         (report,) = reports.values()
         summary.print_summary(console, report.rows, report.run.settings)
     return 0
+
+
+def _publish(given: argparse.Namespace) -> int:
+    """1 where a report was left out."""
+    count, refused = publish(given.results, given.output)
+    print(f"{count} files: {given.output / 'index.html'}")
+    for line in refused:
+        print(f"left out: {line}", file=sys.stderr)
+    return 1 if refused else 0
 
 
 def _schema(given: argparse.Namespace) -> int:

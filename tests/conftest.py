@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ecornn.system.locking import MachineLock
+from tests.helpers.browser import browser, open_file  # noqa: F401 - fixtures
 from tests.helpers.ci_only import IS_CI, is_left_out
 
 _DESELECTED = pytest.StashKey[int]()

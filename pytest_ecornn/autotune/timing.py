@@ -17,7 +17,7 @@ import torch
 
 from pytest_ecornn.autotune.decision import Timing
 from pytest_ecornn.autotune.probed_call import ProbedCall
-from pytest_ecornn.system.gpu_others import GpuOthers
+from pytest_ecornn.system.gpus.others import GpuOthers
 
 BUDGET_MS = 50.0  # of all timed calls, or BUDGET_CALLS calls of the fastest candidate if they take longer
 BUDGET_CALLS = 6

@@ -10,7 +10,7 @@ from pytest_ecornn.measurement.measurement import Timeable
 from pytest_ecornn.measurement.watched_clock import WatchedClock
 from pytest_ecornn.results.disturbance import CALM
 from pytest_ecornn.results.rows import Disturbance
-from pytest_ecornn.system.gpu_others import GpuOthers
+from pytest_ecornn.system.gpus.others import GpuOthers
 from pytest_ecornn.system.machine_load import MachineLoad
 
 _DIGITS = 4  # of a share that is stored

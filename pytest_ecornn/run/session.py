@@ -32,8 +32,9 @@ from pytest_ecornn.run.options.options import Options
 from pytest_ecornn.run.processes.process import WorkerProcess, worker_input
 from pytest_ecornn.run.processes.proof_workers import ProofWorkers
 from pytest_ecornn.run.support import Support
-from pytest_ecornn.system import faults, host_share, memory
-from pytest_ecornn.system.gpu_lock import GpuTimingLock
+from pytest_ecornn.system import faults, memory
+from pytest_ecornn.system.gpus import host_share
+from pytest_ecornn.system.gpus.lock import GpuTimingLock
 from pytest_ecornn.system.interruption import raised_as_error
 from pytest_ecornn.system.locking import MachineLock
 from pytest_ecornn.system.scratch import Scratch
@@ -49,9 +50,7 @@ class RunSession:
     def __init__(self, config: pytest.Config):
         self.options = Options.from_config(config)
         worker = worker_input(config)
-        share = host_share.of_environment() if worker else None
-        if share is not None:
-            share.take()
+        share = host_share.taken() if worker else None
         self.lock, self.beside = (GpuTimingLock(), share.beside) if share else (MachineLock(), "")
         self.process = WorkerProcess()
         self.current: Row | None = None

@@ -5,12 +5,8 @@ Needs Playwright and Chromium: without them these tests are skipped, but fail in
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import time
-from collections.abc import Callable, Iterator
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +14,11 @@ import pytest
 
 import pytest_ecornn
 from pytest_ecornn.reporting import html, unproven
+from tests.helpers.browser import SLACK, OpenFile, check_accessibility, wait_until
 from tests.helpers.reporting_samples import CASES, many_rows, row, sample_run, timing
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-           "--disable-component-update", "--disable-sync"]  # fmt: skip
-SLACK = 3.0  # of times on a machine that runs other tests too
 Open = Callable[..., Any]
-
-
-def needed(module: str) -> Any:
-    """A module that the tests need, and CI has."""
-    return import_module(module) if os.environ.get("ECORNN_CI") else pytest.importorskip(module)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if not CHROMIUM:
-        (pytest.fail if os.environ.get("ECORNN_CI") else pytest.skip)("expected Chromium on the PATH: apt-get install chromium")
-    with needed("playwright.sync_api").sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
-        yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")
@@ -51,25 +29,14 @@ def stored() -> str:
 
 
 @pytest.fixture
-def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
-    """Opens a page's text. What it writes on the console fails the test, unless `expects_errors`."""
-    said: list[str] = []
-    contexts = []
+def open_page(open_file: OpenFile, tmp_path: Path) -> Open:
+    """Opens a page's text."""
 
-    def open_one(text: str, address: str = "", expects_errors: bool = False, **options: Any) -> Any:
+    def open_one(text: str, address: str = "", **options: Any) -> Any:
         (tmp_path / "report.html").write_text(text, encoding="utf-8")
-        contexts.append(browser.new_context(**options))
-        page = contexts[-1].new_page()
-        if not expects_errors:
-            page.on("console", lambda message: said.append(message.text))
-            page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(f"{(tmp_path / 'report.html').as_uri()}{address}")
-        return page
+        return open_file(tmp_path / "report.html", address, **options)
 
-    yield open_one
-    for context in contexts:
-        context.close()
-    assert said == []
+    return open_one
 
 
 def shown(page: Any) -> list[str]:
@@ -78,14 +45,6 @@ def shown(page: Any) -> list[str]:
         ".scroll:not([hidden]) tbody tr:not([hidden])", "lines => lines.map(line => line.dataset.case)"
     )
     return found
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Polls from outside: the page's policy forbids what Playwright would have it evaluate."""
-    end = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < end, "expected it within 10 s"
-        time.sleep(0.01)
 
 
 def test_a_search_shows_the_cases_that_have_all_its_words(open_page: Open, stored: str) -> None:
@@ -216,12 +175,10 @@ def test_a_script_that_is_injected_is_blocked(open_page: Open, stored: str) -> N
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("has_details", [False, True], ids=["tables", "details"])
 def test_axe_finds_nothing(scheme: str, has_details: bool, open_page: Open, stored: str) -> None:
-    axe = needed("axe_playwright_python.sync_playwright")
     page = open_page(stored, color_scheme=scheme)
     if has_details:
         page.locator(".scroll:not([hidden]) button[data-row]").first.click()
-    found = axe.Axe().run(page)
-    assert found.violations_count == 0, found.generate_report()
+    check_accessibility(page)
 
 
 def test_a_phone_scrolls_the_table_and_not_the_page(open_page: Open, stored: str) -> None:

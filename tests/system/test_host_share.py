@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_ecornn.system import host_share
-from pytest_ecornn.system.host_share import HostShare, visible_gpus
+from pytest_ecornn.system.gpus import host_share
+from pytest_ecornn.system.gpus.host_share import HostShare, visible_gpus
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,10 +33,9 @@ def test_each_has_a_core_where_there_are_too_few() -> None:
 def test_a_process_takes_the_share_that_it_was_started_with() -> None:
     code = (
         "import os, threading, time, torch\n"
-        "from pytest_ecornn.system import host_share, machine\n"
+        "from pytest_ecornn.system.gpus import host_share\n"
         "threading.Thread(target=time.sleep, args=(1,), daemon=True).start()\n"
-        "share = host_share.of_environment()\n"
-        "share.take()\n"
+        "share = host_share.taken()\n"
         "threads = [sorted(os.sched_getaffinity(int(one))) for one in os.listdir('/proc/self/task')]\n"
         "print(share, threads, torch.get_num_threads(), os.environ['CUDA_VISIBLE_DEVICES'], share.beside, sep='|')\n"
     )
@@ -55,7 +54,7 @@ def test_a_process_takes_the_share_that_it_was_started_with() -> None:
 
 def test_a_process_that_was_given_none_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_ECORNN_GPU", raising=False)
-    assert host_share.of_environment() is None
+    assert host_share.taken() is None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ecornn.system.gpu_lock import GpuTimingLock
+from pytest_ecornn.system.gpus.lock import GpuTimingLock
 from pytest_ecornn.system.locking import MachineLock
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no flock on Windows, where the lock does nothing")
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no flock on Win
 WORKER = """
 import os, sys, time
 from pathlib import Path
-from pytest_ecornn.system.gpu_lock import GpuTimingLock
 from pytest_ecornn.system.locking import MachineLock
 path, log, kind, count, seconds = sys.argv[1:]
 lock, out = MachineLock(Path(path)), os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -159,8 +158,7 @@ def test_the_default_is_one_file_a_user_in_the_temporary_folder() -> None:
 GPU_WORKER = """
 import os, sys, time
 from pathlib import Path
-from pytest_ecornn.system import gpu_lock
-from pytest_ecornn.system.gpu_lock import GpuTimingLock
+from pytest_ecornn.system.gpus import lock as gpu_lock
 from pytest_ecornn.system.locking import MachineLock
 path, log, gpu, kind, count, seconds = sys.argv[1:]
 gpu_lock.device_lock = lambda device: MachineLock(Path(path + gpu))

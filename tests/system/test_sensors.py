@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pytest_ecornn.system import machine, sensors
-from pytest_ecornn.system.gpu_others import GpuOthers
+from pytest_ecornn.system.gpus.others import GpuOthers
 from pytest_ecornn.system.sensors import GpuTelemetry
 
 UUID = "e5b3f7a0-0000-1111-2222-333344445555"

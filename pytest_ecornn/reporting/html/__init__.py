@@ -5,20 +5,11 @@ Without JavaScript it is a page of tables. With it rows are filtered and sorted,
 
 from __future__ import annotations
 
-import json
-from base64 import b64encode
 from collections.abc import Collection
-from functools import cache
-from hashlib import sha256
-from importlib.resources import files
-from typing import Any
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from pytest_ecornn.reporting import answer_table, failures, standing
 from pytest_ecornn.reporting.answer import answers
-from pytest_ecornn.reporting.html import curves, heat_map, rooflines, row_data
+from pytest_ecornn.reporting.html import curves, heat_map, page, rooflines, row_data
 from pytest_ecornn.reporting.terminal import certainty_lines, summary_lines
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row
@@ -30,9 +21,12 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
     summary = answers(rows, unproven)
     timed = [row for row in rows if row.kind == "benchmark" and row.status != "skipped"]
     counts = [answer_table.counts_line(summary)] if summary else []
-    style, script = _asset("report.css"), _asset("report.js")
     drawn, omitted = curves.of_rows(timed, unproven)
-    page: str = _template().render(
+    return page.render(
+        __package__,
+        "report.html.jinja",
+        page.asset(__package__, "report.css"),
+        page.asset(__package__, "report.js"),
         run=run,
         machine=machine_name(run),
         duration=formatting.duration(run.seconds * 1e6),
@@ -46,38 +40,10 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
         curves=drawn,
         omitted_curves=omitted,
         rooflines=rooflines.of_rows(timed, unproven, run.ceilings),
-        style=style,
-        script=script,
-        style_hash=_csp_hash(style),
-        script_hash=_csp_hash(script),
-        data=_script_json(row_data.columns(timed, unproven)),
+        data=page.script_json(row_data.columns(timed, unproven)),
     )
-    return page
 
 
 def machine_name(run: RunInfo) -> str:
     """The GPUs of a run, and its CPU."""
-    return ", ".join(str(name) for name in (*run.gpu_names, run.machine.get("cpu")) if name)
-
-
-def _script_json(data: Any) -> Markup:
-    """JSON that may stand in a script element: it holds nothing that ends one."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
-
-
-def _csp_hash(text: str) -> str:
-    """The source that a content security policy names an inline script or style by."""
-    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
-
-
-@cache
-def _asset(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-@cache
-def _template() -> Any:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["printable"] = formatting.printable
-    return environment.from_string(_asset("report.html.jinja"))
+    return ", ".join(formatting.one_line(name) for name in (*run.gpu_names, run.machine.get("cpu")) if name)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_ecornn.system import machine
-from pytest_ecornn.system.host_share import HostShare, visible_gpus
+from pytest_ecornn.system.gpus.host_share import HostShare, visible_gpus
 
 _DEVICE = "cuda"  # of cases that any GPU may run
 _WORKERS_EACH, _CORES_EACH = 4, 2  # of a GPU at most, and of a worker at least

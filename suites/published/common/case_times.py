@@ -19,7 +19,7 @@ from pytest_ecornn.measurement.replay import MAX_CALL_SECONDS, GraphArm, graph_a
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.item_rows import measure_rest
 from pytest_ecornn.suites.published.common.verified import failure_text, prepared, times_in_build
-from pytest_ecornn.system.gpu_lock import device_lock
+from pytest_ecornn.system.gpus.lock import device_lock
 from pytest_ecornn.system.locking import MachineLock
 from pytest_ecornn.verification.verification import Candidate, expected
 

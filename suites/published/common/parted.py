@@ -19,7 +19,8 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape
 from pytest_ecornn.results.shard import Shard, shard_argument
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.common import runs
-from pytest_ecornn.suites.published.common.optional import NOT_REACHED, OUT_OF_MEMORY, reason
+from pytest_ecornn.suites.published.common.merged_rows import is_late, merge_rows, missing
+from pytest_ecornn.suites.published.common.optional import reason
 from pytest_ecornn.suites.published.common.rebuilt import from_json
 from pytest_ecornn.suites.published.common.runs import Run
 from pytest_ecornn.system import machine, memory
@@ -71,7 +72,7 @@ class ReportPlan:
         report = Report(self, machine.fingerprint(Path.cwd()), memory.configure_malloc())
         earlier = self._load_previous(resumed, report) if resumed else {}
         asked = self._asked(names)
-        measured = {name: [row for row in rows if not _missing(row)] for name, rows in earlier.items()}
+        measured = {name: [row for row in rows if not missing(row)] for name, rows in earlier.items()}
         report.rows = {name: list(rows) for name, rows in earlier.items() if name not in asked}
         report.runs.append(Run.start(names, shard))
 
@@ -90,8 +91,8 @@ class ReportPlan:
             is_whole = not shard and len(asked[name]) == len(self.parts[name].groups) and name not in report.ended
             here = report.rows.get(name, [])
             known = {row.label for row in here}
-            due = [row for row in earlier.get(name, ()) if _missing(row) and (row.label in known or not is_whole)]
-            report.rows[name] = _merge_rows(here, due, name)  # what was measured of these stays
+            due = [row for row in earlier.get(name, ()) if missing(row) and (row.label in known or not is_whole)]
+            report.rows[name] = merge_rows(here, due, name)  # what was measured of these stays
             report.write(folder)
 
     def _asked(self, names: Sequence[str]) -> dict[str, Sequence[str]]:
@@ -111,7 +112,7 @@ class ReportPlan:
             if different := self._differences(found[first], one):
                 raise ValueError(f"{path} cannot be joined: expected (as in {first}) and found: {'; '.join(different)}")
             for name, rows in self.rows(path, one).items():
-                report.rows[name] = _merge_rows(report.rows.get(name, []), rows, f"{path}, {name}")
+                report.rows[name] = merge_rows(report.rows.get(name, []), rows, f"{path}, {name}")
             for name, why in one["ended"].items():
                 report.ended[name] = "; ".join(dict.fromkeys([*filter(None, [report.ended.get(name)]), why]))
             report.runs += [run for run in runs.of_report(one) if run not in report.runs]
@@ -141,15 +142,15 @@ class ReportPlan:
         """Returns a report's JSON. Raises ValueError, in one line, for a file that holds none."""
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            missing = [name for name in _NEEDED if not isinstance(found[name], _NEEDED[name])]
+            mistyped = [name for name in _NEEDED if not isinstance(found[name], _NEEDED[name])]
         except OSError as error:
             raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from error
         except (ValueError, RecursionError, LookupError, TypeError) as error:
             raise ValueError(
                 f"{path}: expected the JSON of a report of {self.name} ({type(error).__name__}: {error})"
             ) from error
-        if missing:
-            raise ValueError(f"{path}: expected other types of {', '.join(missing)}")
+        if mistyped:
+            raise ValueError(f"{path}: expected other types of {', '.join(mistyped)}")
         return found
 
     def rows(self, path: Path, found: dict[str, Any]) -> dict[str, list[Any]]:
@@ -211,37 +212,12 @@ def _fill(found: list[Any], rows: Iterator[Any], earlier: Sequence[Any], write: 
         found.append(row)
         if id(row) in known:
             continue
-        if _is_late(row):
+        if is_late(row):
             late += 1
         else:
             write(row.label)
     if late:
         write(f"{late} not reached")
-
-
-def _is_late(row: Any) -> bool:
-    return NOT_REACHED in repr(row)
-
-
-def _missing(row: Any) -> int:
-    """How many figures a later run measures: those not reached, or for which memory did not suffice beside other processes."""
-    text = repr(row)
-    return text.count(NOT_REACHED) + text.count(OUT_OF_MEMORY)
-
-
-def _merge_rows(rows: Sequence[Any], others: Sequence[Any], where: str) -> list[Any]:
-    """Both, one for each label: the row that lacks fewer figures, the former of two that lack as many.
-
-    Raises ValueError where a row has two sets of figures.
-    """
-    found = {row.label: row for row in rows}
-    for row in others:
-        known = found.setdefault(row.label, row)
-        if _missing(row) < _missing(known):
-            found[row.label] = row
-        elif row != known and not _missing(row) and not _missing(known):
-            raise ValueError(f"{where}: {row.label} has other figures than in a report before it")
-    return list(found.values())
 
 
 def _gpus(found: dict[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ import torch
 
 from pytest_ecornn.results.shard import Shard
 from pytest_ecornn.suites.published.common.rebuilt import from_json
-from pytest_ecornn.system.gpu_lock import gpu_id
+from pytest_ecornn.system.gpus.lock import gpu_id
 
 
 @dataclass(frozen=True)

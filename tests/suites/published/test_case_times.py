@@ -25,7 +25,7 @@ from pytest_ecornn.suites.published.common.item_rows import measure_each
 from pytest_ecornn.suites.published.common.optional import NOT_REACHED
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
 from pytest_ecornn.suites.published.common.rebuilt import from_json
-from pytest_ecornn.system.gpu_lock import device_lock
+from pytest_ecornn.system.gpus.lock import device_lock
 from pytest_ecornn.system.locking import MachineLock
 from pytest_ecornn.verification.verification import Candidate
 from tests.helpers.studies import SMALL, Inner, Outer

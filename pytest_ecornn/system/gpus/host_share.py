@@ -52,10 +52,14 @@ class HostShare:
         torch.set_num_threads(len(cores))
 
 
-def of_environment() -> HostShare | None:
-    """Returns the share that this process was started with."""
+def taken() -> HostShare | None:
+    """Takes the share that this process was started with, and returns it; None where there is none."""
     text = os.environ.get(_VARIABLE)
-    return HostShare(*map(int, text.split("/"))) if text else None
+    if not text:
+        return None
+    share = HostShare(*map(int, text.split("/")))
+    share.take()
+    return share
 
 
 def visible_gpus() -> list[str]:

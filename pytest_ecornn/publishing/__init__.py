@@ -1,0 +1,1 @@
+"""Publishes stored reports of many machines and commits as a static site."""

@@ -1,0 +1,92 @@
+"""Writes the site: each file whole or not at all, one publisher at a time, and nothing that another program wrote."""
+
+from __future__ import annotations
+
+import glob
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pytest_ecornn.publishing import pages, stored_runs
+from pytest_ecornn.publishing.stored_runs import Machine
+from pytest_ecornn.reporting import files
+from pytest_ecornn.reporting.files import ReportError
+from pytest_ecornn.system.folder_lock import FolderInUse, FolderLock
+
+_MANIFEST = ".ecornn-site.json"  # the files of the site that the last publisher wrote
+
+
+def publish(results: Path, site: Path) -> tuple[int, list[str]]:
+    """Returns how many files were written, and a line for each report that was left out because it cannot be read.
+
+    Raises ReportError where there is nothing to publish, the site cannot be written, or holds another index.html.
+    """
+    machines, refused = stored_runs.load(results)
+    with _locked(site):
+        before = _written_before(site)
+        names = list(_write(machines, site, refused))
+        files.write(site / _MANIFEST, json.dumps(sorted({*names, *before})))
+        for name in set(before).difference(names):
+            with suppress(OSError):
+                (site / name).unlink()
+        _remove_partial_files(site, names)
+        files.write(site / _MANIFEST, json.dumps(sorted(names)))
+    return len(names), refused
+
+
+@contextmanager
+def _locked(site: Path) -> Iterator[None]:
+    try:
+        lock = FolderLock(site)
+    except (FolderInUse, OSError) as error:
+        raise ReportError(f"{site}: {error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _written_before(site: Path) -> list[str]:
+    """The names in the manifest: paths below the site alone, whatever it holds."""
+    try:
+        found = json.loads((site / _MANIFEST).read_text(encoding="utf-8"))
+        names = [name for name in found if isinstance(name, str)]
+    except (OSError, ValueError, TypeError):
+        if (site / pages.INDEX).exists():
+            raise ReportError(f"{site}: holds an {pages.INDEX} of another program; choose an empty folder") from None
+        return []
+    return [name for name in names if not Path(name).is_absolute() and ".." not in Path(name).parts]
+
+
+def _write(machines: list[Machine], site: Path, refused: list[str]) -> Iterator[str]:
+    """Writes the reports' data, then the pages, of which the index is last. Yields each file's name."""
+    for run in (run for one in machines for run in one.runs):
+        for path in run.files:
+            name = f"{run.path}/{path.name}"
+            _copy(path, site / name)
+            yield name
+    for name, text in pages.of_machines(machines, refused):
+        files.write(site / name, text)
+        yield name
+
+
+def _remove_partial_files(site: Path, names: Sequence[str]) -> None:
+    """Removes what publishers that were killed left of these files."""
+    for path in map(Path, names):
+        for partial in (site / path.parent).glob(f".{glob.escape(path.name)}.*partial"):
+            with suppress(OSError):
+                partial.unlink()
+
+
+def _copy(path: Path, to: Path) -> None:
+    partial = to.with_name(f".{to.name}.copy.partial")
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, partial)
+        partial.replace(to)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink()
+        raise ReportError(f"{to}: cannot be written ({error.strerror or error})") from error

@@ -1,0 +1,1 @@
+"""The GPUs of a host: locks, what a process uses of them, and what others do."""

@@ -1,0 +1,70 @@
+"""Chromium for tests of pages: skipped without it and Playwright, failed in CI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+           "--disable-component-update", "--disable-sync"]  # fmt: skip
+SLACK = 3.0  # of times on a machine that runs other tests too
+OpenFile = Callable[..., Any]
+
+
+def needed(module: str) -> Any:
+    """A module that the tests need, and CI has."""
+    return import_module(module) if os.environ.get("ECORNN_CI") else pytest.importorskip(module)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if not CHROMIUM:
+        (pytest.fail if os.environ.get("ECORNN_CI") else pytest.skip)("expected Chromium on the PATH: apt-get install chromium")
+    with needed("playwright.sync_api").sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_file(browser: Any) -> Iterator[OpenFile]:
+    """Opens a page. What it writes on the console fails the test, unless `expects_errors`."""
+    said: list[str] = []
+    contexts = []
+
+    def open_one(path: Path, address: str = "", expects_errors: bool = False, **options: Any) -> Any:
+        contexts.append(browser.new_context(**options))
+        page = contexts[-1].new_page()
+        if not expects_errors:
+            page.on("console", lambda message: said.append(message.text))
+            page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(f"{path.as_uri()}{address}")
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    assert said == []
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Polls from outside: the page's policy forbids what Playwright would have it evaluate."""
+    end = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < end, "expected it within 10 s"
+        time.sleep(0.01)
+
+
+def check_accessibility(page: Any) -> None:
+    """Fails where axe-core finds a violation."""
+    axe = needed("axe_playwright_python.sync_playwright")
+    found = axe.Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()

@@ -1,0 +1,136 @@
+"""The published site in Chromium."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ecornn.publishing import publish
+from pytest_ecornn.reporting import write_reports
+from tests.helpers.browser import SLACK, OpenFile, check_accessibility, wait_until
+from tests.helpers.reporting_samples import many_rows, row, sample_run, timing
+from tests.helpers.stored_histories import RUNS, write_history
+
+QUESTION = "LSTM 2 x 650, B 32, T 35, bfloat16, training"
+CASE = "lstm-T35-B32-H650-L2-bfloat16-training"
+REPORTS = Path(__file__).parents[2] / "reports"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("published")
+    write_history(folder / "results/steady", {"step": [3_000.0 + run % 3 for run in range(12)] + [3_300.0] * (RUNS - 12)})
+    others = ("lstm-T35-B32-H650-L2-float32-training", "lstm-T35-B3-H650-bfloat16", "gru-T35-B32-H650-L2-bfloat16-training")
+    rows = [row("torch_cpu", case, timing=timing(7_000.0, {})) for case in (CASE, *others)]
+    rows += [row("scan_cpu", case, timing=timing(3_000.0, {"torch_cpu": 7_000.0})) for case in (CASE, *others)]
+    write_reports(folder / "results/other", sample_run(), rows)
+    (folder / "results/h200").symlink_to(REPORTS / "h200")
+    publish.publish(folder / "results", folder / "site")
+    return folder / "site"
+
+
+def shown(page: Any) -> list[str]:
+    found: list[str] = page.eval_on_selector_all(
+        ".searched tbody tr:not([hidden])", "lines => lines.map(line => line.dataset.case)"
+    )
+    return found
+
+
+def test_a_question_is_answered_in_two_clicks(site: Path, open_file: OpenFile) -> None:
+    page = open_file(site / "index.html")
+    page.fill(".search input", QUESTION)
+    assert shown(page) == [CASE]
+    answer = page.locator(".searched tr:not([hidden]) td", has_text="scan_cpu")
+    assert answer.locator("strong").inner_text() == "scan_cpu 3.00 ms"
+    assert "0.43 [0.42, 0.44] to torch_cpu, faster" in answer.inner_text()
+    answer.locator("a").click()
+    wait_until(lambda: page.locator("dialog[open] h2").count() == 1)
+    assert page.locator("dialog[open] h2").inner_text() == f"scan_cpu on {CASE}"
+
+
+WRITTEN = (
+    "lstm 2x650 b32 t35 bfloat16 training",
+    "L2 H650 lstm training bfloat16",
+    "T 35; b 32;H650 bf lstm tr",
+)
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+def test_a_case_is_found_however_it_is_written(written: str, site: Path, open_file: OpenFile) -> None:
+    page = open_file(site / "index.html")
+    page.fill(".search input", written)
+    assert shown(page) == [CASE]
+
+
+def test_a_search_is_in_the_address(site: Path, open_file: OpenFile) -> None:
+    page = open_file(site / "index.html")
+    page.fill(".search input", QUESTION)
+    assert shown(open_file(site / "index.html", page.evaluate("location.hash"))) == [CASE]
+
+
+def test_a_change_leads_to_its_row(site: Path, open_file: OpenFile) -> None:
+    page = open_file(site / "index.html")
+    page.locator("section[aria-labelledby=changes] li a").click()
+    wait_until(lambda: "steady/index.html" in page.url)
+    (step,) = page.locator("tr:target").all()
+    assert "slower" in step.inner_text()
+    assert step.locator(".step").count() == 1
+    page.locator("nav a").click()
+    wait_until(lambda: page.url.endswith("site/index.html"))
+
+
+def test_without_javascript_it_is_a_page_of_tables(site: Path, open_file: OpenFile) -> None:
+    page = open_file(site / "index.html", java_script_enabled=False)
+    assert page.locator(".searched tbody tr:visible").count() == page.locator(".searched tbody tr").count() > 0
+    assert not page.locator(".search").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["index.html", "steady/index.html", "h200/persistent.html"])
+def test_axe_finds_nothing(name: str, scheme: str, site: Path, open_file: OpenFile) -> None:
+    check_accessibility(open_file(site / name, color_scheme=scheme))
+
+
+@pytest.mark.parametrize("name", ["index.html", "steady/index.html", "h200/index.html", "h200/persistent.html"])
+def test_a_phone_scrolls_tables_and_not_the_page(name: str, site: Path, open_file: OpenFile) -> None:
+    page = open_file(site / name, viewport={"width": 390, "height": 800}, is_mobile=True, has_touch=True)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_script_that_is_injected_is_blocked(site: Path, open_file: OpenFile, tmp_path: Path) -> None:
+    text = (site / "index.html").read_text()
+    injected = text.replace("<main>", "<main><script>window.ran = 1</script><img src=x onerror='window.ran = 1'>")
+    (tmp_path / "index.html").write_text(injected)
+    page = open_file(tmp_path / "index.html", expects_errors=True)
+    assert page.evaluate("window.ran") is None
+    assert page.locator(".search").is_visible()  # the page's own script runs
+
+
+def test_5000_rows_of_20_runs_open_in_1500_ms_and_are_filtered_in_100(open_file: OpenFile, tmp_path: Path) -> None:
+    rows = many_rows(5000)
+    for one in rows:
+        assert one.timing
+        one.timing.samples_us = one.timing.samples_us[:1]
+    for number in range(3):
+        run = sample_run()
+        run.started = f"2026-01-{number + 1:02}T00:00:00+00:00"
+        write_reports(tmp_path / f"results/one/{number}", run, rows)
+    publish.publish(tmp_path / "results", tmp_path / "site")
+    for name in ("index.html", "one/index.html"):
+        page = open_file(tmp_path / "site" / name)
+        opened_ms = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+        filtered_ms = page.evaluate("""() => {
+            const [search, start] = [document.querySelector(".search input"), performance.now()];
+            search.value = "B3 bfloat16";
+            search.dispatchEvent(new Event("input"));
+            document.body.getBoundingClientRect();
+            return performance.now() - start;
+        }""")
+        size = (tmp_path / "site" / name).stat().st_size
+        print(f"{name}: {size / 1e6:.1f} MB, {opened_ms:.0f} ms to open, {filtered_ms:.0f} ms to filter")
+        assert size < 4e6
+        assert 0 < opened_ms < SLACK * 1500
+        assert filtered_ms < SLACK * 100
+        assert 0 < len(shown(page)) < 400
