@@ -40,6 +40,11 @@ class RunInfo:
         """Each kind of GPU once; none where the machine has none."""
         return list(dict.fromkeys((self.machine.get("gpu") or {}).get("names") or []))
 
+    @property
+    def machine_name(self) -> str:
+        """The GPUs, and the CPU."""
+        return ", ".join(str(name) for name in (*self.gpu_names, self.machine.get("cpu")) if name)
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -5,12 +5,9 @@ Needs Playwright and Chromium: without them these tests are skipped, but fail in
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +15,17 @@ import pytest
 
 import pytest_ecornn
 from pytest_ecornn.reporting import html, unproven
+from tests.helpers.reporting.browser import chromium, needed
 from tests.helpers.reporting_samples import CASES, many_rows, row, sample_run, timing
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-           "--disable-component-update", "--disable-sync"]  # fmt: skip
 SLACK = 3.0  # of times on a machine that runs other tests too
 Open = Callable[..., Any]
 
 
-def needed(module: str) -> Any:
-    """A module that the tests need, and CI has."""
-    return import_module(module) if os.environ.get("ECORNN_CI") else pytest.importorskip(module)
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    if not CHROMIUM:
-        (pytest.fail if os.environ.get("ECORNN_CI") else pytest.skip)("expected Chromium on the PATH: apt-get install chromium")
-    with needed("playwright.sync_api").sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
-        yield launched
-        launched.close()
+    yield from chromium()
 
 
 @pytest.fixture(scope="module")

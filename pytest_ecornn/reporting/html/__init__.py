@@ -19,6 +19,7 @@ from markupsafe import Markup
 from pytest_ecornn.reporting import answer_table, failures, standing
 from pytest_ecornn.reporting.answer import answers
 from pytest_ecornn.reporting.html import curves, heat_map, rooflines, row_data
+from pytest_ecornn.reporting.pictures import palette
 from pytest_ecornn.reporting.terminal import certainty_lines, summary_lines
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row
@@ -30,11 +31,11 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
     summary = answers(rows, unproven)
     timed = [row for row in rows if row.kind == "benchmark" and row.status != "skipped"]
     counts = [answer_table.counts_line(summary)] if summary else []
-    style, script = _asset("report.css"), _asset("report.js")
+    style, script = _asset("report.css") + palette.style_sheet(), _asset("report.js")
     drawn, omitted = curves.of_rows(timed, unproven)
     page: str = _template().render(
         run=run,
-        machine=machine_name(run),
+        machine=run.machine_name,
         duration=formatting.duration(run.seconds * 1e6),
         implementations=formatting.count(len(standing.implementations(timed)), "implementation"),
         cases=formatting.count(len(standing.cases(timed)), "case"),
@@ -53,11 +54,6 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
         data=_script_json(row_data.columns(timed, unproven)),
     )
     return page
-
-
-def machine_name(run: RunInfo) -> str:
-    """The GPUs of a run, and its CPU."""
-    return ", ".join(str(name) for name in (*run.gpu_names, run.machine.get("cpu")) if name)
 
 
 def _script_json(data: Any) -> Markup:
