@@ -89,6 +89,8 @@ def test_a_row_has_its_speed_time_and_point() -> None:
         "900 us", "baseline", "300 us", "3.00x", "baseline"
     ]  # fmt: skip
     assert [one.attrib["class"] for one in points(root)] == ["fill-blue stroke-blue point"]
+    (bar,) = of_role(root, "interval")
+    assert float(bar.attrib["x1"]) < float(points(root)[0].attrib["cx"]) < float(bar.attrib["x2"])
     assert "times as fast as torch_cpu; left of 1x is slower" in texts(root)
 
 
