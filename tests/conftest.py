@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ecornn.system.locking import MachineLock
-from tests.helpers.browser import browser, open_file  # noqa: F401 - fixtures
 from tests.helpers.ci_only import IS_CI, is_left_out
+from tests.helpers.reporting.browser import browser, open_file  # noqa: F401 - fixtures
 
 _DESELECTED = pytest.StashKey[int]()
 _GPU_LOCK = Path(tempfile.gettempdir()) / f"pytest-ecornn-tests-{os.getuid() if hasattr(os, 'getuid') else 'all'}.lock"

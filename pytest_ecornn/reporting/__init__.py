@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_ecornn.reporting import answer_table, benchmark_json, csv_report, files, html, json_report, markdown
-from pytest_ecornn.reporting.answer import answers
+from pytest_ecornn.reporting import benchmark_json, csv_report, files, html, json_report, markdown
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.json_report import read_report
+from pytest_ecornn.reporting.pictures import summary
 from pytest_ecornn.reporting.standing import unproven
 from pytest_ecornn.results.regression.gate import RegressionReport
 from pytest_ecornn.results.rows import Row
@@ -32,7 +32,7 @@ def write_reports(directory: Path, run: RunInfo, rows: list[Row], compared: Regr
         "report.html": lambda: html.render(run, rows, doubted),
         "report.md": lambda: markdown.render(run, rows, doubted, compared),
         "benchmark.json": lambda: benchmark_json.render(run, rows, doubted),
-        "summary.svg": lambda: answer_table.svg(answers(rows, doubted), run.started),
+        "summary.svg": lambda: summary.render(run, rows, doubted),
     }
     written, problems = [], []
     for name, render in renderers.items():

@@ -1,8 +1,8 @@
 """The answer of a run: the fastest proven implementation of each case, its ratio to the baseline, and whether that is certain.
 
-Terminal, report.md and summary.svg show these answers, and bold means the same in all of them: the implementation is faster
-than the baseline by its verdict, or is the baseline and every other is slower by theirs, and no other proven one is in doubt.
-Two that took turns are compared by their verdict; two that did not, by their intervals, which must not overlap.
+Terminal and report.md show these answers. Bold means the same there and in summary.svg: the implementation is faster than the
+baseline by its verdict, or is the baseline and every other is slower by theirs, and no other proven one is in doubt. Two that
+took turns are compared by their verdict; two that did not, by their intervals, which must not overlap.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of answers, a line a case, as Markdown, on a terminal and in summary.svg: the same words in each."""
+"""The table of answers, a line a case, as Markdown and on a terminal: the same words in each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from rich.text import Text
 
 from pytest_ecornn.reporting import markdown_syntax, standing
 from pytest_ecornn.reporting.answer import Answer
-from pytest_ecornn.reporting.picture import render_svg
 from pytest_ecornn.results import formatting
 
 STYLES = {
@@ -61,11 +60,6 @@ def terminal_table(answers: list[Answer], width: int = MIN_FULL_WIDTH) -> Table:
         figures = (Text(text, style) for text, style in zip_longest(texts, styles, fillvalue=""))
         table.add_row(label, *figures, Text(verdict, STYLES.get(verdict, "")))
     return table
-
-
-def svg(answers: list[Answer], started: str) -> str:
-    """The terminal's table as a picture, with the run's start and its counts."""
-    return render_svg(terminal_table(answers), f"{started}. {counts_line(answers)}. Bold: certainly the fastest.")
 
 
 class CaseName:

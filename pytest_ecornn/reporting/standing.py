@@ -85,6 +85,11 @@ def ratio_to(row: Row, baseline: str | None, column: str = "timing") -> Baseline
     return next((one for one in (found.against if found else ()) if one.baseline == baseline), None)
 
 
+def headline(row: Row, baselines: Iterable[str], column: str = "timing") -> BaselineRatio | None:
+    """The row's ratio to the first of the baselines that it was compared with."""
+    return next((ratio for name in baselines if (ratio := ratio_to(row, name, column))), None)
+
+
 def verdict(row: Row, one: BaselineRatio, unproven: Collection[Key]) -> str:
     """faster, slower, same or unclear; none is passed on a comparison with what is not proven itself."""
     return "unproven baseline" if (row.kind, one.baseline, row.case) in unproven else one.verdict

@@ -17,7 +17,7 @@ from pytest_ecornn.results import formatting, statistics
 from pytest_ecornn.results.disturbance import describe, is_disturbed
 from pytest_ecornn.results.rows import AGAIN, Row, Timing
 
-__all__ = ["Progress", "by_reason", "certainty_lines", "rows_table", "summary_lines"]
+__all__ = ["Progress", "by_reason", "certainty_lines", "failure_lines", "rows_table", "summary_lines"]
 
 _VERDICTS = ("faster", "slower", "same", "unclear")
 _MAX_NAME_CHARS = 60
@@ -97,13 +97,15 @@ def summary_lines(rows: list[Row], unproven: Collection[standing.Key]) -> list[s
         line += f"; {verdicts} ({_compared_with(compared)})"
     if verdicts := _verdict_counts(compared, "replay", unproven):
         line += f"; {standing.COLUMNS['replay']}: {verdicts}"
+    return [line, *_noise(rows), *_disturbed(rows), *_doubts(rows), *failure_lines(rows, unproven)]
+
+
+def failure_lines(rows: Iterable[Row], unproven: Collection[standing.Key]) -> list[str]:
+    """Lines on unproven implementations, then on failed rows, one for those of one implementation and reason."""
+    rows = list(rows)
     doubted = dict.fromkeys((row.implementation, row.cell, row.dtype, row.device) for row in rows if row.key in unproven)
     failed = [row for row in rows if row.status == "failed"]
     return [
-        line,
-        *_noise(rows),
-        *_disturbed(rows),
-        *_doubts(rows),
         *(f"unproven: {_abbreviate(*one)}: a case drawn of it failed, so its times are withheld" for one in doubted),
         *(
             f"failed: {_abbreviate(one.implementation, one.case)} ({one.kind}){_others(more)}"

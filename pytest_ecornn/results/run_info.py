@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pytest_ecornn.results.formatting import one_line
 from pytest_ecornn.results.score import MutationScore
 
 _OBJECTS = ("packages", "threads", "caches", "gpu")  # of a fingerprint, where they are known
@@ -39,6 +40,11 @@ class RunInfo:
     def gpu_names(self) -> list[str]:
         """Each kind of GPU once; none where the machine has none."""
         return list(dict.fromkeys((self.machine.get("gpu") or {}).get("names") or []))
+
+    @property
+    def machine_name(self) -> str:
+        """The GPUs, and the CPU."""
+        return ", ".join(one_line(name) for name in (*self.gpu_names, self.machine.get("cpu")) if name)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -41,7 +41,7 @@ def cluster_forward() -> Diagram:
             work(pointwises, "StepResult::write: output,", "saved gates")
             + wait(mmas, "mbarrier_wait_parity", "barriers[(t + 1) % 2][tile]"),
         ],
-        spacing=244,
+        spacing=248,
     )
 
 

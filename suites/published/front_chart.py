@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ecornn.reporting import files
-from pytest_ecornn.reporting.ratio_chart import Group, Series, render_chart
+from pytest_ecornn.reporting.pictures.ratio_chart import Group, Series, render_chart
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import deepbench
 from pytest_ecornn.suites.published.common import case_times
@@ -58,7 +58,7 @@ def draw(folders: Sequence[Path]) -> str:
     rows = {name: report["rows"] for name, report in stored.items()}
     cards = {name: " or ".join(report["machine"]["gpu"]["names"]) for name, report in stored.items()}
     groups = [Group(f"{title}, {cards[name]}", series(rows[name])) for title, name, series in _groups()]
-    return render_chart("Speedup on one GPU: the baseline's time over ours", groups, [*_NOTES, *_sources(stored)])
+    return render_chart("Speedup on one GPU: the baseline's time over ours", groups, [*_NOTES, *_sources(stored)]).document()
 
 
 def _groups() -> list[tuple[str, str, Callable[[dict[str, Any]], list[Series]]]]:

@@ -24,11 +24,11 @@ PLAN = ReportPlan(
     "minGRU and minLSTM by scan on this machine",
     schema_version=2,  # of 1 the peers' peaks are beyond their pre-activations
     parts={  # the cheap ones first
-        "layer": Section(scan_layer.measure, scan_layer.render, 0.1),
-        "errors": Section(scan_errors.measure, scan_errors.render, 0.05, scan_errors.figures),
-        "bandwidth": Section(scan_bandwidth.measure, scan_bandwidth.render, 0.1),
-        "times": Section(scan_times.measure, scan_times.render, 0.3, scan_times.figures),
-        "peers": Section(scan_peers.measure, scan_peer_tables.render, 0.45),
+        "layer": Section(scan_layer.measure, scan_layer.render, 0.1, row=scan_layer.Row),
+        "errors": Section(scan_errors.measure, scan_errors.render, 0.05, scan_errors.figures, scan_errors.Row),
+        "bandwidth": Section(scan_bandwidth.measure, scan_bandwidth.render, 0.1, row=scan_bandwidth.Row),
+        "times": Section(scan_times.measure, scan_times.render, 0.3, scan_times.figures, scan_times.Row),
+        "peers": Section(scan_peers.measure, scan_peer_tables.render, 0.45, row=scan_peers.Row),
     },
     order=("times", "errors", "bandwidth", "peers", "layer"),
     seconds=330.0,

@@ -76,6 +76,19 @@ def sample_rows() -> list[Row]:
     return rows
 
 
+def hostile_rows() -> list[Row]:
+    """Foreign text everywhere that a report shows any."""
+    bad = row("x", CASES[0], timing=timing(10.0, {HOSTILE: 20.0}), notes=HOSTILE, reason=HOSTILE)
+    bad.implementation, bad.tensors[0].tensor = HOSTILE, HOSTILE
+    worse = row("y", CASES[0], status="failed", reason=f"{HOSTILE}\n```\n# not a heading\n````")
+    skipped = row(HOSTILE, CASES[1], status="skipped", reason=HOSTILE)
+    odd = Row("drawn", HOSTILE, HOSTILE, HOSTILE, "float32", "cpu", "", "passed", informative={HOSTILE: 3})
+    fixed = row(HOSTILE, CASES[0], kind="fixed")
+    strange = row("z", CASES[0], timing=timing(5.0, {}))
+    strange.case = strange.cell = strange.mode = HOSTILE
+    return [bad, worse, skipped, odd, fixed, strange]
+
+
 def sample_run() -> RunInfo:
     machine = {
         "cpu": "AMD EPYC 9354 32-Core Processor", "cores": 2, "caches": {"L1d": 32768, "L2": 1048576, "L3": 268435456},

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ecornn.publishing import publish
 from pytest_ecornn.reporting import write_reports
-from tests.helpers.browser import SLACK, OpenFile, check_accessibility, wait_until
+from tests.helpers.reporting.browser import SLACK, OpenFile, check_accessibility, wait_until
 from tests.helpers.reporting_samples import many_rows, row, sample_run, timing
 from tests.helpers.stored_histories import RUNS, write_history
 

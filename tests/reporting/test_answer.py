@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -249,7 +250,7 @@ def test_a_run_shows_the_same_answer_on_the_terminal_and_in_its_report(tmp_path:
     done = foreign.run("--ecornn-bench", *options, *QUICK, check=0)
     markdown = (foreign.path / "reports/local/report.md").read_text()
     (line,) = re.findall(rf"^\| {samples.CASE} \| (.*) \|$", markdown.partition("How sure this is:")[0], re.M)
-    expected = " ".join(re.sub(r"\*\*|\\|\|", "", line).split())
+    expected = " ".join(unescape(re.sub(r"\*\*|\\|\|", "", line)).split())
     shown = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert f"{samples.CASE} {expected}" in shown
     assert any(line.startswith("1 case: 1 ") for line in shown)

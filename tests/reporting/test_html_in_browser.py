@@ -14,7 +14,7 @@ import pytest
 
 import pytest_ecornn
 from pytest_ecornn.reporting import html, unproven
-from tests.helpers.browser import SLACK, OpenFile, check_accessibility, wait_until
+from tests.helpers.reporting.browser import SLACK, OpenFile, check_accessibility, wait_until
 from tests.helpers.reporting_samples import CASES, many_rows, row, sample_run, timing
 
 ROOT = Path(__file__).parents[2]

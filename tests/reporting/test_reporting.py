@@ -12,16 +12,16 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 
 from pytest_ecornn import reporting
-from pytest_ecornn.reporting import ReportError, answer_table, files, json_report, markdown_syntax, standing, terminal
+from pytest_ecornn.reporting import ReportError, files, json_report, markdown_syntax, standing, terminal
+from pytest_ecornn.reporting.pictures import summary
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row, TensorError
-from tests.helpers.reporting_samples import CASES, HOSTILE, drawn, row, sample_rows, sample_run, timing
+from tests.helpers.reporting_samples import CASES, HOSTILE, drawn, hostile_rows, row, sample_rows, sample_run, timing
 
 NAMES = ["benchmark.json", "report.csv", "report.html", "report.json", "report.md", "summary.svg"]
 UNPROVEN = ("benchmark", "blocked_cpu", CASES[2])
@@ -35,19 +35,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     paths = reporting.write_reports(directory / "new" / "folder", sample_run(), sample_rows())
     assert sorted(path.name for path in paths) == NAMES
     return directory / "new" / "folder"
-
-
-def hostile_rows() -> list[Row]:
-    """Foreign text everywhere that a report shows any."""
-    bad = row("x", CASES[0], timing=timing(10.0, {HOSTILE: 20.0}), notes=HOSTILE, reason=HOSTILE)
-    bad.implementation, bad.tensors[0].tensor = HOSTILE, HOSTILE
-    worse = row("y", CASES[0], status="failed", reason=f"{HOSTILE}\n```\n# not a heading\n````")
-    skipped = row(HOSTILE, CASES[1], status="skipped", reason=HOSTILE)
-    odd = Row("drawn", HOSTILE, HOSTILE, HOSTILE, "float32", "cpu", "", "passed", informative={HOSTILE: 3})
-    fixed = row(HOSTILE, CASES[0], kind="fixed")
-    strange = row("z", CASES[0], timing=timing(5.0, {}))
-    strange.case = strange.cell = strange.mode = HOSTILE
-    return [bad, worse, skipped, odd, fixed, strange]
 
 
 def tables(text: str) -> list[list[str]]:
@@ -124,7 +111,7 @@ def test_a_directory_that_cannot_be_written_is_named_in_one_line(tmp_path: Path)
 
 def test_a_file_that_fails_does_not_keep_the_others_from_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "report.csv").mkdir()
-    monkeypatch.setattr(answer_table, "render_svg", lambda table, title: 1 / 0)
+    monkeypatch.setattr(summary, "render", lambda run, rows, unproven: 1 / 0)
     with pytest.raises(ReportError, match=r"report\.csv: cannot be written.*summary\.svg: cannot be rendered \(ZeroDiv"):
         reporting.write_reports(tmp_path, sample_run(), sample_rows())
     assert sorted(path.name for path in tmp_path.iterdir()) == [name for name in NAMES if name != "summary.svg"]
@@ -279,7 +266,7 @@ def test_escaped_text_is_read_as_it_is(name: str) -> None:
     assert html.unescape(re.sub(r"\\(.)", r"\1", escaped)) == name
 
 
-# The terminal and the picture.
+# The terminal.
 
 
 def shown(rows: list[Row], width: int = 120) -> str:
@@ -318,21 +305,6 @@ def test_summary_counts_rows_and_verdicts() -> None:
         "26 rows: 17 passed, 1 unproven, 2 failed, 6 skipped; 5 faster, 4 slower (against torch_cpu or sequential)"
     )
     assert lines[1].startswith("unproven: blocked_cpu mingru float32 cpu: ")
-
-
-@pytest.mark.parametrize("rows", [sample_rows(), hostile_rows()])
-def test_picture_is_well_formed_and_fetches_nothing(tmp_path: Path, rows: list[Row]) -> None:
-    reporting.write_reports(tmp_path, sample_run(), rows)
-    text = (tmp_path / "summary.svg").read_text()
-    root = ElementTree.fromstring(text)
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    names = {element.tag.rpartition("}")[2] for element in root.iter()}
-    assert names <= {"svg", "style", "defs", "clipPath", "rect", "g", "text"}
-    drawn_text = {element.text for element in root.iter() if element.tag.endswith("text")}
-    markup = re.sub(r"<text[^>]*>[^<]*</text>", "", text)
-    assert re.findall(r"\w+://[^\"]*", markup) == ["http://www.w3.org/2000/svg"]
-    assert not re.search(r"url\((?!#)|@import|@font-face", markup)
-    assert "verdict" in drawn_text
 
 
 def test_progress_is_a_line_a_row_where_there_is_no_terminal() -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
-from html import escape
 from pathlib import Path
+from xml.etree.ElementTree import Element
+
+from pytest_ecornn.reporting.pictures import svg
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "pytest_ecornn."
@@ -31,13 +33,8 @@ CONTENT = {
 # In pixels.
 WIDTH, ROW, BOX, TOP = 920, 62, 44, 92
 LEFT, RIGHT, SIDE, EDGE = 40, 520, 640, 880
-INK, GREY, BLUE, GREEN, YELLOW, RED = "#20262c", "#66717c", "#dbe7f5", "#dff0df", "#fbf0cf", "#b3261e"
-_HEAD = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">
-<style>text {{ font-family: system-ui, sans-serif; font-size: 14px; fill: {ink} }}
-.name {{ font-family: ui-monospace, monospace; font-weight: bold }} .small {{ font-size: 13px; fill: {grey} }}</style>
-<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">
-<path d="M0 0L8 4L0 8z" fill="{ink}"/></marker></defs>
-<rect width="{width}" height="{height}" fill="#ffffff"/>"""
+BLUE, GREEN, YELLOW = "block-1", "block-3", "wait"
+TEXT_SIZE, HEAD = 14, 8
 
 
 def contracts() -> list[dict[str, object]]:
@@ -68,29 +65,29 @@ def drawing() -> str:
     height = _top(len(core)) + 30
     label = "Packages from suites down to contract; each imports those below it"
     parts = [
-        _HEAD.format(width=WIDTH, height=height, ink=INK, grey=GREY, label=label),
         *_box(LEFT, 24, EDGE - LEFT, BOX, "suites", YELLOW),
         *(part for row, name in enumerate(core) for part in _box(LEFT, _top(row), RIGHT - LEFT, BOX, name, BLUE)),
-        *(_arrow([(120, _top(row) - ROW + BOX), (120, _top(row))]) for row in range(1, len(core))),
-        _arrow([(120, 24 + BOX), (120, _top(0))]),
+        *(part for row in range(1, len(core)) for part in _arrow([(120, _top(row) - ROW + BOX), (120, _top(row))])),
+        *_arrow([(120, 24 + BOX), (120, _top(0))]),
         *_implementations(core, allowed, knowing),
         *_note(LEFT + 96, 24 + BOX + 16, "an arrow also reaches all that is below its head"),
     ]
-    return "\n".join([*parts, "</svg>", ""])
+    return svg.Picture(label, WIDTH, height, parts).document()
 
 
-def _implementations(core: list[str], allowed: list[str], knowing: list[str]) -> Iterator[str]:
+def _implementations(core: list[str], allowed: list[str], knowing: list[str]) -> Iterator[Element]:
     """Their box beside the layers that they may import, and the arrows that lead there."""
     top, bottom = _top(core.index(allowed[0])), _top(len(core) - 1) + BOX
     yield from _box(SIDE, top, EDGE - SIDE, bottom - top, "implementations", GREEN)
-    yield from (_arrow([(SIDE, _middle(core.index(name))), (RIGHT, _middle(core.index(name)))]) for name in allowed)
-    yield _arrow([(EDGE - 50, 24 + BOX), (EDGE - 50, top)])
+    for name in allowed:
+        yield from _arrow([(SIDE, _middle(core.index(name))), (RIGHT, _middle(core.index(name)))])
+    yield from _arrow([(EDGE - 50, 24 + BOX), (EDGE - 50, top)])
     for row in (core.index(name) for name in knowing):
-        yield _arrow([(RIGHT, _middle(row)), (SIDE + 50, _middle(row)), (SIDE + 50, top)], is_dashed=True)
+        yield from _arrow([(RIGHT, _middle(row)), (SIDE + 50, _middle(row)), (SIDE + 50, top)], is_dashed=True)
         yield from _note(RIGHT + 12, _middle(row) - 8, "wrong layers made of scan_cpu")
     judging = [name for name in [*core, "suites"] if name in forbidden("implementations")]
     for line, text in enumerate(["Forbidden here:", *judging]):
-        yield from _note(SIDE + 14, bottom - 16 - 19 * (len(judging) - line), text, RED)
+        yield from _note(SIDE + 14, bottom - 16 - 19 * (len(judging) - line), text, "red")
 
 
 def _top(row: int) -> int:
@@ -101,21 +98,25 @@ def _middle(row: int) -> int:
     return _top(row) + BOX // 2
 
 
-def _box(x: int, y: int, width: int, height: int, name: str, colour: str) -> Iterator[str]:
-    yield f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" fill="{colour}" stroke="{GREY}"/>'
+def _box(x: int, y: int, width: int, height: int, name: str, fill: str) -> Iterator[Element]:
+    yield svg.rectangle(x, y, width, height, fill, stroke="weak", radius=6)
     beside, below = (x + 150, y + 27) if height == BOX else (x + 14, y + 50)
-    yield f'<text class="name" x="{x + 14}" y="{y + 27}">{escape(name)}</text>'
-    yield f'<text x="{beside}" y="{below}">{escape(CONTENT[name])}</text>'
+    yield svg.text(x + 14, y + 27, name, size=TEXT_SIZE, is_bold=True)
+    yield svg.text(beside, below, CONTENT[name], size=TEXT_SIZE)
 
 
-def _note(x: int, y: int, text: str, colour: str = GREY) -> Iterator[str]:
-    yield f'<text class="small" x="{x}" y="{y}" style="fill: {colour}">{escape(text)}</text>'
+def _note(x: int, y: int, text: str, fill: str = "weak") -> Iterator[Element]:
+    yield svg.text(x, y, text, fill=fill)
 
 
-def _arrow(points: list[tuple[int, int]], is_dashed: bool = False) -> str:
-    path = "L".join(f"{x} {y}" for x, y in points)
-    dashes = ' stroke-dasharray="5 4"' if is_dashed else ""
-    return f'<path d="M{path}" fill="none" stroke="{INK}" stroke-width="1.4"{dashes} marker-end="url(#head)"/>'
+def _arrow(points: list[tuple[int, int]], is_dashed: bool = False) -> Iterator[Element]:
+    """Lines along the points, each at a right angle to the one before, and a head at the last."""
+    (before, y_before), (x, y) = points[-2:]
+    along_x, along_y = (x > before) - (x < before), (y > y_before) - (y < y_before)
+    base_x, base_y = x - HEAD * along_x, y - HEAD * along_y
+    yield svg.polyline([*points[:-1], (base_x, base_y)], "ink", width=1.4, dashes="5 4" if is_dashed else "")
+    half_x, half_y = HEAD / 2 * along_y, HEAD / 2 * along_x
+    yield svg.path(f"M{x} {y}L{base_x + half_x:g} {base_y + half_y:g}L{base_x - half_x:g} {base_y - half_y:g}z", fill="ink")
 
 
 def _short(names: object) -> list[str]:

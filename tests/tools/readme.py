@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pytest_ecornn.reporting.ratio_chart import Series
+from pytest_ecornn.reporting.pictures.ratio_chart import Series
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.suites.published import front_chart
 from tests.tools import architecture_drawing

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pytest_ecornn.reporting import answer_table, failures, standing
 from pytest_ecornn.reporting.answer import answers
 from pytest_ecornn.reporting.html import curves, heat_map, page, rooflines, row_data
+from pytest_ecornn.reporting.pictures import palette
 from pytest_ecornn.reporting.terminal import certainty_lines, summary_lines
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row
@@ -25,10 +26,10 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
     return page.render(
         __package__,
         "report.html.jinja",
-        page.asset(__package__, "report.css"),
+        page.asset(__package__, "report.css") + palette.style_sheet(),
         page.asset(__package__, "report.js"),
         run=run,
-        machine=machine_name(run),
+        machine=run.machine_name,
         duration=formatting.duration(run.seconds * 1e6),
         implementations=formatting.count(len(standing.implementations(timed)), "implementation"),
         cases=formatting.count(len(standing.cases(timed)), "case"),
@@ -42,8 +43,3 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
         rooflines=rooflines.of_rows(timed, unproven, run.ceilings),
         data=page.script_json(row_data.columns(timed, unproven)),
     )
-
-
-def machine_name(run: RunInfo) -> str:
-    """The GPUs of a run, and its CPU."""
-    return ", ".join(formatting.one_line(name) for name in (*run.gpu_names, run.machine.get("cpu")) if name)

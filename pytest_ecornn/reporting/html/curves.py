@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting import standing
-from pytest_ecornn.reporting.plot import Line, log_plot
+from pytest_ecornn.reporting.pictures.log_plot import Line, log_plot
 from pytest_ecornn.results.rows import Row, Timing
 
 _DIMENSIONS = {"T": "steps", "B": "batch", "H": "hidden_size"}
@@ -82,7 +82,7 @@ def _curve(name: str, column: str, dimension: str, family: Sequence[_Point]) -> 
         for number, of_name in enumerate(names, 1)
     ]
     title = f"{name}, {standing.COLUMNS[column]}"
-    return Curve(title, log_plot(title, f"{dimension}, {_NAMES[dimension]}", "us a call", lines))
+    return Curve(title, log_plot(title, f"{dimension}, {_NAMES[dimension]}", "us a call", lines).inline())
 
 
 def _line(name: str, family: Sequence[_Point], colour: int) -> Line:

@@ -90,15 +90,15 @@ def _cell(number: int, row: Row, rows: Sequence[Row], unproven: Collection[stand
     time, baselines = formatting.duration(timing.time_us), standing.baselines(rows)
     if row.implementation in baselines[:1]:
         return Cell(number, "baseline", time, "baseline", "1")
-    ratios = [ratio for name in baselines if (ratio := standing.ratio_to(row, name, column))]
-    if not ratios:
+    headline = standing.headline(row, baselines, column)
+    if headline is None:
         timed = [one for one in rows if standing.is_publishable(one, unproven, column)]
         return Cell(number, "timed alone" if len(timed) == 1 else "no ratio", time)
-    of = "" if ratios[0].baseline == baselines[0] else f" {formatting.one_line(ratios[0].baseline, _MAX_NAME)}"
-    verdict = standing.verdict(row, ratios[0], unproven)
-    if not (isfinite(ratios[0].ratio) and ratios[0].ratio > 0):
+    of = "" if headline.baseline == baselines[0] else f" {formatting.one_line(headline.baseline, _MAX_NAME)}"
+    verdict = standing.verdict(row, headline, unproven)
+    if not (isfinite(headline.ratio) and headline.ratio > 0):
         return Cell(number, f"{verdict}{of}", time, "unclear")
-    speed = 1 / ratios[0].ratio
+    speed = 1 / headline.ratio
     return Cell(number, f"{formatting.significant(speed)}x{of}", time, _level(verdict, speed), f"{speed:.6g}")
 
 

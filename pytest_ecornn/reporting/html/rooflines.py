@@ -8,7 +8,8 @@ from typing import Any
 
 from pytest_ecornn.reporting import standing
 from pytest_ecornn.reporting.html.curves import Curve, parsed_case
-from pytest_ecornn.reporting.plot import Line, log_plot, powers_of_ten
+from pytest_ecornn.reporting.pictures.axes import powers_of_ten
+from pytest_ecornn.reporting.pictures.log_plot import Line, log_plot
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row, Timing
 
@@ -69,4 +70,4 @@ def _picture(title: str, timed: Sequence[tuple[Row, Timing]], gb_per_s: float, g
     roof = f"memory {formatting.significant(gb_per_s)} GB/s, products {formatting.significant(gflop_per_s)} GFLOP/s"
     lines.append(Line(roof, [(low, gb_per_s * low), (ridge, gflop_per_s), (high, gflop_per_s)], 0, is_dashed=True))
     ticks = powers_of_ten(low, high)
-    return Curve(title, log_plot(title, "operations a byte", "GFLOP/s", lines, ticks))
+    return Curve(title, log_plot(title, "operations a byte", "GFLOP/s", lines, ticks).inline())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_ecornn.reporting.ratio_chart import Group, Series, render_chart
+from pytest_ecornn.reporting.pictures.ratio_chart import Group, Series, render_chart
 from pytest_ecornn.suites.published.common.case_times import Row, precision_of
 from pytest_ecornn.suites.published.common.ratios import mean_ratio
 from pytest_ecornn.suites.published.deepbench_parts.problem_times import INPUTS, ProblemTimes, Variant
@@ -31,4 +31,4 @@ def strip_chart(times: ProblemTimes, groups: Sequence[Group]) -> dict[str, str]:
     """Returns the chart of the groups that have series, by its file's name; none where none has."""
     if not (drawn := [group for group in groups if group.series]):
         return {}
-    return {f"deepbench_{times.name}.svg": render_chart(f"DeepBench, {times.name}", drawn, _NOTES)}
+    return {f"deepbench_{times.name}.svg": render_chart(f"DeepBench, {times.name}", drawn, _NOTES).document()}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 from pytest_ecornn.reporting.markdown_syntax import document, table
-from pytest_ecornn.reporting.ratio_chart import Group
+from pytest_ecornn.reporting.pictures.ratio_chart import Group
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
 from pytest_ecornn.suites.published.common.bars import format_ratio

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import product
 
 from pytest_ecornn.reporting.markdown_syntax import document, table
-from pytest_ecornn.reporting.ratio_chart import Group
+from pytest_ecornn.reporting.pictures.ratio_chart import Group
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio

@@ -136,7 +136,7 @@ def figures(rows: Sequence[Row]) -> dict[str, str]:
         groups.append(BarGroup(_PAPER, [ChartBar(BASELINE, Ratio(1.0, 1.0, 1.0)), paper]))
         title = f"Words a second over {BASELINE}'s, {vocabulary:,} words by {words}, {_way(way)}"
         notes = (f"{DEFAULT}: EcoRNN's default. {_ECORNN}: its layout. Bars are medians, lines their 99 % intervals.",)
-        pictures[f"words_per_s_{vocabulary}_{way}.svg"] = render_bars(title, groups, notes)
+        pictures[f"words_per_s_{vocabulary}_{way}.svg"] = render_bars(title, groups, notes).document()
     return pictures
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.reporting.plot import Line, log_plot
+from pytest_ecornn.reporting.pictures.log_plot import Line, log_plot
 from pytest_ecornn.results.formatting import relative_error
 from pytest_ecornn.suites.published.common.optional import NOT_REACHED, import_optional, reason
 from pytest_ecornn.suites.published.scan_parts.scan_reference import states
@@ -147,7 +147,7 @@ def figures(rows: Sequence[Row]) -> dict[str, str]:
         lines = list(_lines([row for row in _sorted(rows) if row.dtype == dtype]))
         if any(line.shown for line in lines):
             title = f"{CELL}, forward, {dtype}: error against float64"
-            found[f"scan_errors_{dtype}.svg"] = log_plot(title, "time steps", "largest error, relative", lines)
+            found[f"scan_errors_{dtype}.svg"] = log_plot(title, "time steps", "largest error, relative", lines).document()
     return found
 
 

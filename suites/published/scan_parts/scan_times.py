@@ -15,7 +15,7 @@ from pytest_ecornn.measurement.clocks import Timer
 from pytest_ecornn.measurement.measurement import Arm
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.reporting.plot import Line, log_plot
+from pytest_ecornn.reporting.pictures.log_plot import Line, log_plot
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
@@ -207,7 +207,7 @@ def figures(rows: Sequence[Row]) -> dict[str, str]:
                 "time steps",
                 "time of a call, ms",
                 lines,
-            )
+            ).document()
     return found
 
 

@@ -9,16 +9,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_ecornn.reporting.ratio_chart import Group, Series, render_chart
+from pytest_ecornn.reporting.pictures.ratio_chart import Group, Series, render_chart
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import front_chart
 from pytest_ecornn.suites.published.common.ratios import mean_ratio
+from tests.helpers.reporting.pictures import SVG
 
 ROOT = Path(__file__).parents[3]
 REPORTS = ROOT / "reports/h200"
 FOLDERS = [ROOT / folder for folder in front_chart.FOLDERS]
-SVG = "{http://www.w3.org/2000/svg}"
-RED, BLUE, GREY = "rgb(190, 30, 40)", "rgb(20, 80, 180)", "rgb(110, 119, 129)"
+RED, BLUE, GREY = "stroke-red", "stroke-blue", "stroke-weak"
 
 
 def series(*ratios: Ratio, planned: int = 0) -> Series:
@@ -26,13 +26,13 @@ def series(*ratios: Ratio, planned: int = 0) -> Series:
 
 
 def parse(*chart_series: Series) -> ElementTree.Element:
-    return ElementTree.fromstring(render_chart("speedup", [Group("ours & theirs", chart_series)], ["a note"]))
+    return ElementTree.fromstring(render_chart("speedup", [Group("ours & theirs", chart_series)], ["a note"]).document())
 
 
 def case_ticks(picture: ElementTree.Element, colour: str) -> int:
     """Number of cases drawn in this colour; the legend's own ticks are opaque."""
     paths = (path for path in picture.iter(f"{SVG}path") if "stroke-opacity" in path.attrib)
-    return sum(path.attrib["d"].count("M") for path in paths if path.attrib["stroke"] == colour)
+    return sum(path.attrib["d"].count("M") for path in paths if path.attrib["class"] == colour)
 
 
 def texts(picture: ElementTree.Element) -> list[str]:
@@ -85,7 +85,7 @@ def test_a_lost_case_is_red_and_counted_and_an_undecided_one_is_neither() -> Non
 @pytest.mark.parametrize("ratio", [Ratio(1, 1, 1), Ratio(0.02, 0.01, 0.03), Ratio(300, 200, 500)])
 def test_every_case_lies_within_the_axis(ratio: Ratio) -> None:
     picture = parse(series(ratio))
-    lines = [float(line.attrib["x1"]) for line in picture.iter(f"{SVG}line") if "stroke-width" not in line.attrib]
+    lines = [float(line.attrib["x1"]) for line in picture.iter(f"{SVG}line") if line.attrib["class"] == "stroke-grid"]
     tick = next(path for path in picture.iter(f"{SVG}path") if "stroke-opacity" in path.attrib)
     assert min(lines) <= float(tick.attrib["d"][1:].split()[0]) <= max(lines)
 

@@ -29,12 +29,12 @@ from pytest_ecornn.suites.published.language_model_parts import (
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import LayerSizes
 from pytest_ecornn.suites.published.language_model_parts.throughput import ArmRate, Configuration, Row
 from pytest_ecornn.suites.published.language_model_parts.training import ModelSizes, Training
+from tests.helpers.reporting.pictures import SVG, of_role
 from tests.helpers.requirements import needs_gpu
 from tests.helpers.studies import cells_of
 
 CPU = torch.device("cpu")
 CORPUS = words.zipf(50, 3000)
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def small(precision: str = "float32", dropout: float = 0.0) -> ModelSizes:
@@ -209,7 +209,7 @@ def test_charts_show_each_model_beside_the_papers_figure() -> None:
     ]  # fmt: skip
     assert texts.count("not run") == 2
     assert "up to 1.50" in texts
-    widths = [float(bar.attrib["width"]) for bar in picture.iter(f"{SVG}rect") if "y" in bar.attrib]
+    widths = [float(bar.attrib["width"]) for bar in of_role(picture, "bar")]
     assert len(widths) == 2 * 4 + 2
     assert widths[3] / widths[1] == pytest.approx(1.8, abs=0.01)  # auto and nn.LSTM
 

@@ -1,0 +1,97 @@
+"""summary.svg: how many times as fast as the baseline each implementation is on each case; of a run without times, verdicts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from pytest_ecornn.reporting import answer_table, standing
+from pytest_ecornn.reporting.answer import answers
+from pytest_ecornn.reporting.pictures.case_chart import Band, add_bands
+from pytest_ecornn.reporting.pictures.case_marks import bands_of
+from pytest_ecornn.reporting.pictures.column import PictureColumn
+from pytest_ecornn.reporting.pictures.verdict_chart import add_counts
+from pytest_ecornn.reporting.terminal import certainty_lines, failure_lines, summary_lines
+from pytest_ecornn.results import formatting
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.results.run_info import RunInfo
+
+MAX_ROWS = 64  # of all bands; one band is shown whatever it has
+_MAX_FAILURES = 4  # that are named
+_MAX_NAME, _MAX_BASELINES = 24, 2  # of baselines in a line
+
+
+def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) -> str:
+    """Returns the picture. A run that has no time that may be shown gets one of verdicts alone."""
+    timed = [row for row in rows if row.kind == "benchmark"]
+    if any(standing.is_publishable(row, unproven) for row in timed):
+        return _speeds(run, rows, timed, unproven)
+    column = PictureColumn("Checks that passed, failed or were refused" if rows else "Nothing was run")
+    column.write("Nothing was timed." if not timed else "No time may be shown: nothing that was timed is proven.")
+    _write_head(column, run, rows, unproven)
+    counts: dict[str, Counter[str]] = {}
+    for row in rows:
+        status = standing.status(row, unproven)
+        counts.setdefault(row.implementation, Counter())["refused" if status == "skipped" else status] += 1
+    add_counts(column, dict(sorted(counts.items())))
+    return column.picture().document()
+
+
+def _speeds(run: RunInfo, rows: list[Row], timed: list[Row], unproven: Collection[standing.Key]) -> str:
+    summary = answers(rows, unproven)
+    idle = _idle(timed)
+    bands = bands_of([row for row in timed if row.implementation not in idle], summary, unproven)
+    shown = select(bands)
+    baselines = _baseline_names(bands)
+    column = PictureColumn(f"How many times as fast as {baselines}")
+    _write_head(column, run, rows, unproven)
+    column.write(f"{answer_table.counts_line(summary)}. Bold: certainly the fastest.")
+    add_bands(column, shown, baselines)
+    confidence = [line for line in certainty_lines(run.settings) if line.startswith("confidence")]
+    column.write("; ".join(["Bars are intervals, with an arrow where one goes on", *confidence]) + ".")
+    if len(shown) < len(bands):
+        column.write(
+            f"{len(shown)} of {len(bands)} cases are shown: failures first, then the largest certain differences. "
+            "report.html has all of them."
+        )
+    if idle:
+        column.write(f"Refused every case: {', '.join(formatting.one_line(name, _MAX_NAME) for name in idle)}.")
+    return column.picture().document()
+
+
+def select(bands: Sequence[Band]) -> list[Band]:
+    """Returns bands of at most MAX_ROWS rows: those with failures first, then those of the largest certain differences."""
+    selected: list[Band] = []
+    rows = 0
+    for band in sorted(bands, key=lambda one: (not one.has_failed, -one.difference)):
+        rows += len(band.marks)
+        if selected and rows > MAX_ROWS:
+            break
+        selected.append(band)
+    return selected
+
+
+def _write_head(column: PictureColumn, run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) -> None:
+    """The machine, how the rows ended, and what failed."""
+    column.write(", ".join(filter(None, (run.machine_name, run.started))))
+    column.write(summary_lines(rows, unproven)[0])
+    lines = failure_lines(rows, unproven)
+    for line in lines[:_MAX_FAILURES]:
+        column.write(line, fill="red" if line.startswith("failed") else "ochre", max_lines=2)
+    if len(lines) > _MAX_FAILURES:
+        column.write(f"{len(lines) - _MAX_FAILURES} more such lines are in report.md.")
+    column.y += 4
+
+
+def _idle(timed: Sequence[Row]) -> list[str]:
+    """Implementations that refused every case."""
+    busy = {row.implementation for row in timed if row.status != "skipped"}
+    return sorted({row.implementation for row in timed} - busy)
+
+
+def _baseline_names(bands: Sequence[Band]) -> str:
+    """The names of all cases' baselines, or "the baseline" where those are many."""
+    names = list(dict.fromkeys(band.baseline for band in bands if band.baseline))
+    if not 1 <= len(names) <= _MAX_BASELINES:
+        return "the baseline"
+    return " or ".join(formatting.one_line(name, _MAX_NAME) for name in names)
