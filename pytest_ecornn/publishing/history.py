@@ -52,7 +52,7 @@ class History:
 
 
 def of_runs(runs: Sequence[StoredRun]) -> History:
-    """Returns the history of runs with a report, oldest first. Times before and after an exchange are not compared."""
+    """Returns the history of runs, oldest first. Times before and after an exchange are not compared."""
     points: dict[Key, list[Point]] = {}
     for number, run in enumerate(runs):
         for key, point in _points(number, run):
@@ -65,23 +65,22 @@ def of_runs(runs: Sequence[StoredRun]) -> History:
 
 
 def _points(number: int, run: StoredRun) -> Iterator[tuple[Key, Point]]:
-    assert run.report
-    rows = run.report.rows
-    unproven = standing.unproven(rows)
-    for row in rows:
-        for column in standing.COLUMNS if row.kind == "benchmark" else ():
-            timing = standing.is_publishable(row, unproven, column)
-            values = (timing.time_us, timing.low_us, timing.high_us) if timing else ()
-            if values and all(isfinite(value) and value > 0 for value in values) and values[1] <= values[2]:
-                yield (row.implementation, row.case, column), Point(number, *values)
+    seen = set[Key]()
+    for source in run.sources:
+        for row in (row for row in source.rows if row.kind == "benchmark"):
+            for column in standing.COLUMNS:
+                key = row.implementation, row.case, column
+                timing = None if key in seen else standing.is_publishable(row, source.unproven, column)
+                values = (timing.time_us, timing.low_us, timing.high_us) if timing else ()
+                if values and all(isfinite(value) and value > 0 for value in values) and values[1] <= values[2]:
+                    seen.add(key)
+                    yield key, Point(number, *values)
 
 
 def _exchanges(runs: Sequence[StoredRun]) -> Iterator[tuple[int, str]]:
     """Yields each run on another kind of machine than the one before it, and what differs."""
     for number, (before, after) in enumerate(pairwise(runs), 1):
-        assert before.report
-        assert after.report
-        forbidden, _ = machine.check_comparable(before.report.run.machine, after.report.run.machine, has_gpu=True)
+        forbidden, _ = machine.check_comparable(before.fingerprint, after.fingerprint, has_gpu=True)
         if forbidden:
             yield number, "; ".join(forbidden)
 

@@ -12,28 +12,28 @@ from markupsafe import Markup
 from pytest_ecornn.publishing import change_points, history, sparkline, suite_pages
 from pytest_ecornn.publishing.change_points import Step
 from pytest_ecornn.publishing.history import History, Series
-from pytest_ecornn.publishing.stored_runs import Machine, StoredRun
+from pytest_ecornn.publishing.stored_runs import REPORT_PAGE, Machine, Source, StoredRun
 from pytest_ecornn.reporting import answer_table, html, standing
 from pytest_ecornn.reporting.answer import Answer, answers
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.html import page
 from pytest_ecornn.results import formatting
 
-REPORT, INDEX = "report.html", "index.html"
+INDEX = "index.html"
 _MAX_CHANGES = 50  # on the index
 _COMMIT = 7  # digits that are shown
 
-Cells = dict[tuple[str, str], tuple[StoredRun, Answer]]  # by case and column, of one machine
+Cells = dict[tuple[str, str], tuple[StoredRun, Source, Answer]]  # by case and column, of one machine
 
 
 def of_machines(machines: Sequence[Machine], refused: list[str]) -> Iterator[tuple[str, str]]:
     """Yields path and text of each page, the index last. A suite's report that cannot be read becomes a line of `refused`."""
-    histories = {one.name: history.of_runs(one.reports) for one in machines}
+    histories = {one.name: history.of_runs(one.runs) for one in machines}
     for one in machines:
         for run in one.runs:
             if run.report:
                 found = run.report
-                yield f"{run.path}/{REPORT}", html.render(found.run, found.rows, standing.unproven(found.rows))
+                yield f"{run.path}/{REPORT_PAGE}", html.render(found.run, found.rows, standing.unproven(found.rows))
             for suite in run.suites:
                 try:
                     yield f"{run.path}/{suite.stem}.html", _suite_page(run, suite)
@@ -63,7 +63,7 @@ def _suite_page(run: StoredRun, suite: Path) -> str:
 
 
 def _index(machines: Sequence[Machine], histories: dict[str, History]) -> str:
-    found = {one.name: _newest_answers(one) for one in machines if one.reports}
+    found = {one.name: _newest_answers(one) for one in machines}
     keys = sorted({key for cells in found.values() for key in cells}, key=lambda key: (key[0], key[1] != "timing"))
     changes = [change for one in machines for change in _changes(one, histories[one.name])]
     changes.sort(key=lambda change: change["since"], reverse=True)
@@ -72,7 +72,7 @@ def _index(machines: Sequence[Machine], histories: dict[str, History]) -> str:
         "index.html.jinja",
         "Recurrent layers, verified and timed",
         "",
-        machines=_labels([one for one in machines if one.reports]),
+        machines=_labels(machines),
         lines=[_line(key, list(found.values())) for key in keys],
         listed=[_listed(one) for one in machines],
         changes=changes[:_MAX_CHANGES],
@@ -87,14 +87,15 @@ def _labels(machines: Sequence[Machine]) -> list[str]:
 
 
 def _newest_answers(one: Machine) -> Cells:
-    """The newest answer to each case that any run has timed."""
+    """The newest answer to each case that any run has timed; of one run that of its own report, else of a suite's."""
     found: Cells = {}
-    for run in one.reports:
-        assert run.report
-        rows = run.report.rows
-        for answer in answers(rows, standing.unproven(rows)):
-            if answer.verdict != "skipped":
-                found[answer.case, answer.column] = run, answer
+    for run in one.runs:
+        of_run: Cells = {}
+        for source in run.sources:
+            for answer in answers(source.rows, source.unproven):
+                if answer.verdict != "skipped":
+                    of_run.setdefault((answer.case, answer.column), (run, source, answer))
+        found |= of_run
     return found
 
 
@@ -107,32 +108,35 @@ def _of(column: str) -> str:
     return "" if column == "timing" else standing.COLUMNS[column]
 
 
-def _cell(found: tuple[StoredRun, Answer] | None) -> dict[str, object] | None:
+def _cell(found: tuple[StoredRun, Source, Answer] | None) -> dict[str, object] | None:
     if found is None:
         return None
-    run, answer = found
+    run, source, answer = found
     name, time, ratio, baseline, verdict = answer_table.cells(answer)
     compared = f"{ratio} to {baseline}, {verdict}" if ratio else verdict
     fastest = f"{name} {time}".strip()
-    return {"link": _row_link(run, answer), "fastest": fastest, "compared": compared, "is_certain": answer.is_certain}
+    return {"link": _row_link(run, source, answer), "fastest": fastest, "compared": compared, "is_certain": answer.is_certain}
 
 
-def _row_link(run: StoredRun, answer: Answer) -> str:
-    """The report's details of the fastest, from the index."""
+def _row_link(run: StoredRun, source: Source, answer: Answer) -> str:
+    """From the index: the details of the fastest in a run's report, or a suite's page."""
+    page = f"{_url(run.path)}/{_url(source.page)}"
+    if source.page != REPORT_PAGE:
+        return page
     state = {"search": answer.case, **({} if answer.column == "timing" else {"column": answer.column})}
     if answer.fastest:
         state["row"] = f"{answer.fastest.name} {answer.case}"
-    return f"{_url(run.path)}/{REPORT}#{urlencode(state, errors='backslashreplace')}"
+    return f"{page}#{urlencode(state, errors='backslashreplace')}"
 
 
 def _listed(one: Machine) -> dict[str, object]:
-    newest = one.reports[-1] if one.reports else None
+    newest = one.runs[-1]
     suites = {path.stem: f"{_url(run.path)}/{_url(path.stem)}.html" for run in one.runs for path in run.suites}
     return {
         "name": one.name,
         "link": f"{_url(one.name)}/{INDEX}",
         "hardware": one.label,
-        "newest": {"link": f"{_url(newest.path)}/{REPORT}", "text": _run_name(newest)} if newest else None,
+        "newest": {"link": f"{_url(newest.path)}/{_url(newest.sources[0].page)}", "text": _run_name(newest)},
         "runs": len(one.runs),
         "suites": [{"text": name, "link": link} for name, link in sorted(suites.items())],
     }
@@ -140,9 +144,7 @@ def _listed(one: Machine) -> dict[str, object]:
 
 def _run_name(run: StoredRun) -> str:
     """When it was, and of which commit."""
-    if run.report is None:
-        return run.name or "undated"
-    commit = str(run.report.run.machine.get("commit") or "no commit")
+    commit = str(run.fingerprint.get("commit") or "no commit")
     return f"{run.started[:10]} {commit[:_COMMIT]}"
 
 
@@ -154,7 +156,7 @@ def _changes(one: Machine, found: History) -> Iterator[dict[str, str]]:
                 "row": _row_name(series),
                 "link": f"{_url(one.name)}/{INDEX}#{_anchor(series)}",
                 "machine": one.name,
-                "since": _run_name(one.reports[step.run]),
+                "since": _run_name(one.runs[step.run]),
             }
 
 
@@ -188,18 +190,17 @@ def _method(looked_at: int, noun: str, marked: int) -> str:
 
 
 def _machine_page(one: Machine, found: History) -> str:
-    exchanged = {id(run): found.exchanged.get(number, "") for number, run in enumerate(one.reports)}
-    runs = [_listed_run(run, exchanged.get(id(run), "")) for run in reversed(one.runs)]
+    runs = [_listed_run(run, found.exchanged.get(number, "")) for number, run in enumerate(one.runs)]
     series = sorted(found.series, key=lambda each: (not each.steps, each.key[1], each.key[2] != "timing", each.key[0]))
     return _render(
         "machine.html.jinja",
         one.name,
         f"../{INDEX}",
         hardware=one.label,
-        runs=runs,
-        series=[_listed_series(one, found, each) for each in series] if len(one.reports) > 1 else [],
-        first=_run_name(one.reports[0]) if one.reports else "",
-        last=_run_name(one.reports[-1]) if one.reports else "",
+        runs=runs[::-1],
+        series=[_listed_series(one, found, each) for each in series] if len(one.runs) > 1 else [],
+        first=_run_name(one.runs[0]),
+        last=_run_name(one.runs[-1]),
         method=_method(found.looked_at, "page", len(found.changed)),
     )
 
@@ -207,15 +208,14 @@ def _machine_page(one: Machine, found: History) -> str:
 def _listed_run(run: StoredRun, exchanged: str) -> dict[str, object]:
     at = f"{_url(run.name)}/" if run.name else ""
     pages = [{"text": path.stem, "link": f"{at}{_url(path.stem)}.html"} for path in run.suites]
-    machine = run.report.run.machine if run.report else {}
-    packages = machine.get("packages") or {}
-    versions = {"torch": packages.get("torch"), "CUDA": (machine.get("gpu") or {}).get("cuda")}
+    packages, gpu = run.fingerprint.get("packages") or {}, run.fingerprint.get("gpu") or {}
+    versions = {"torch": packages.get("torch"), "CUDA": gpu.get("cuda")}
     return {
         "text": _run_name(run),
         "exchanged": exchanged,
-        "cases": len({row.case for row in run.report.rows if row.kind == "benchmark"}) if run.report else "",
+        "cases": len({row.case for source in run.sources for row in source.rows if row.kind == "benchmark"}) or "",
         "software": ", ".join(f"{name} {version}" for name, version in versions.items() if version),
-        "pages": [*([{"text": "report", "link": f"{at}{REPORT}"}] if run.report else []), *pages],
+        "pages": [*([{"text": "report", "link": f"{at}{REPORT_PAGE}"}] if run.report else []), *pages],
         "data": [{"text": path.name, "link": f"{at}{_url(path.name)}"} for path in run.files],
     }
 
@@ -224,14 +224,14 @@ def _listed_series(one: Machine, found: History, series: Series) -> dict[str, ob
     implementation, case, column = series.key
     newest = series.points[-1]
     time = formatting.duration_interval(newest.time_us, newest.low_us, newest.high_us)
-    changes = [f"{_change(step)}, since {_run_name(one.reports[step.run])}" for step in series.steps]
+    changes = [f"{_change(step)}, since {_run_name(one.runs[step.run])}" for step in series.steps]
     label = f"Times of {len(series.points)} runs{': ' if changes else ''}{'; '.join(changes)}"
     return {
         "case": case,
         "of": _of(column),
         "implementation": implementation,
         "id": _anchor(series),
-        "newest": time if newest.run == len(one.reports) - 1 else f"{time} in {_run_name(one.reports[newest.run])}",
-        "picture": Markup(sparkline.render(series, len(one.reports), found.exchanged, label)),
+        "newest": time if newest.run == len(one.runs) - 1 else f"{time} in {_run_name(one.runs[newest.run])}",
+        "picture": Markup(sparkline.render(series, len(one.runs), found.exchanged, label)),
         "changes": changes,
     }

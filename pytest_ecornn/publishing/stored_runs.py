@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from pytest_ecornn.reporting import standing
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.stored.load import REPORT_NAME, Report, load_report
 from pytest_ecornn.results import formatting
-from pytest_ecornn.suites.published import stored as published
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.suites.published import stored, stored_rows
 
 _LAYOUT = "RESULTS/MACHINE/RUN/report.json, or RESULTS/MACHINE/report.json"
+REPORT_PAGE = "report.html"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows of one report of a run. page: where the site shows it. unproven: keys of rows that prove nothing."""
+
+    page: str
+    rows: list[Row]
+    unproven: set[standing.Key]
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """One run. name: its folder below the machine's; empty where that holds it. suites: JSON files of published suites."""
+    """One run. name: its folder below the machine's; empty where that holds it. suites: JSON files of published suites.
+
+    started: ISO 8601. fingerprint: of the machine, as a report has it. sources: its own report first.
+    """
 
     machine: str
     name: str
     folder: Path
     report: Report | None
     suites: list[Path]
+    started: str
+    fingerprint: dict[str, Any]
+    sources: list[Source]
 
     @property
     def path(self) -> str:
@@ -31,14 +50,15 @@ class StoredRun:
         return f"{self.machine}/{self.name}" if self.name else self.machine
 
     @property
-    def started(self) -> str:
-        """ISO 8601, empty where no report says so."""
-        return self.report.run.started if self.report else ""
-
-    @property
     def files(self) -> list[Path]:
         """The JSON files that it was read from."""
         return [*([self.folder / REPORT_NAME] if self.report else []), *self.suites]
+
+    @property
+    def hardware(self) -> str:
+        """The GPUs, else the CPU; empty where that is not known."""
+        names = (self.fingerprint.get("gpu") or {}).get("names") or []
+        return formatting.one_line(" and ".join(dict.fromkeys(map(str, names))) or self.fingerprint.get("cpu") or "")
 
 
 @dataclass(frozen=True)
@@ -49,28 +69,9 @@ class Machine:
     runs: list[StoredRun] = field(default_factory=list)
 
     @property
-    def reports(self) -> list[StoredRun]:
-        """The runs that have a report of rows."""
-        return [run for run in self.runs if run.report]
-
-    @property
     def label(self) -> str:
-        """What the newest report says that it ran on: the GPUs, else the CPU; the folder's name where none says so."""
-        for run in reversed(self.reports):
-            assert run.report
-            found = run.report.run
-            return formatting.one_line(" and ".join(found.gpu_names) or found.machine.get("cpu") or self.name)
-        named = (name for run in self.runs for name in map(_gpu_of_suite, run.suites) if name)
-        return next(named, self.name)
-
-
-def _gpu_of_suite(path: Path) -> str:
-    """The GPU that a suite's report names; empty where it names none."""
-    try:
-        names = json.loads(path.read_text(encoding="utf-8"))["machine"]["gpu"]["names"]
-        return formatting.one_line(" and ".join(dict.fromkeys(map(str, names))))
-    except (OSError, ValueError, RecursionError, LookupError, TypeError):
-        return ""
+        """What the newest run ran on; the folder's name where none says so."""
+        return next((run.hardware for run in reversed(self.runs) if run.hardware), self.name)
 
 
 def load(results: Path) -> tuple[list[Machine], list[str]]:
@@ -97,13 +98,37 @@ def _folders(parent: Path) -> list[Path]:
 
 def _run(machine: Path, folder: Path, refused: list[str]) -> Iterator[StoredRun]:
     """Yields the run that a folder holds, if any."""
-    report, path = None, folder / REPORT_NAME
+    report, sources, path = None, list[Source](), folder / REPORT_NAME
     if path.is_file():
         try:
             report = load_report(path)
+            sources.append(Source(REPORT_PAGE, report.rows, standing.unproven(report.rows)))
         except ReportError as error:
             refused.append(str(error))
-    others = (one for one in sorted(folder.glob("*.json")) if one.name != REPORT_NAME)
-    suites = [one for one in others if one.with_suffix(".md").is_file() or one.stem in published.NAMES]
+    suites = [suite for suite in sorted(folder.glob("*.json")) if _is_suite(suite)]
+    for suite in list(suites):
+        try:
+            sources.append(Source(f"{suite.stem}.html", stored_rows.load(suite), set()))
+        except ReportError as error:
+            refused.append(str(error))
+            suites.remove(suite)
     if report or suites:
-        yield StoredRun(machine.name, "" if folder == machine else folder.name, folder, report, suites)
+        fingerprint = report.run.machine if report else stored_rows.load_machine(suites[-1])
+        name = "" if folder == machine else folder.name
+        started = report.run.started if report else max(map(_started, suites))
+        yield StoredRun(machine.name, name, folder, report, suites, started, fingerprint, sources)
+
+
+def _is_suite(path: Path) -> bool:
+    return path.name != REPORT_NAME and (path.stem in stored.NAMES or path.with_suffix(".md").is_file())
+
+
+def _started(suite: Path) -> str:
+    """When the last process of a suite's report began; of those that do not say so, when its commit was made."""
+    found = stored_rows.load_json(suite)
+    try:
+        began = max(float(run["began"]) for run in found["runs"])
+        return datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds")
+    except (LookupError, TypeError, ValueError, OverflowError, OSError):
+        commit = stored_rows.load_machine(suite).get("benchmark_commit_info")
+        return str(commit.get("time") or "") if isinstance(commit, dict) else ""

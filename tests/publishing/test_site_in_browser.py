@@ -26,7 +26,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [row("torch_cpu", case, timing=timing(7_000.0, {})) for case in (CASE, *others)]
     rows += [row("scan_cpu", case, timing=timing(3_000.0, {"torch_cpu": 7_000.0})) for case in (CASE, *others)]
     write_reports(folder / "results/other", sample_run(), rows)
-    (folder / "results/h200").symlink_to(REPORTS / "h200")
+    publish.publish(folder / "results", folder / "site")
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of this repository's reports."""
+    folder = tmp_path_factory.mktemp("committed")
+    (folder / "results").mkdir()
+    for name in ("cpu", "h100", "h200"):
+        (folder / "results" / name).symlink_to(REPORTS / name)
     publish.publish(folder / "results", folder / "site")
     return folder / "site"
 
@@ -87,15 +97,32 @@ def test_without_javascript_it_is_a_page_of_tables(site: Path, open_file: OpenFi
     assert not page.locator(".search").is_visible()
 
 
+def test_the_committed_reports_answer_the_question_in_two_clicks(committed: Path, open_file: OpenFile) -> None:
+    page = open_file(committed / "index.html")
+    page.fill(".search input", QUESTION)
+    case = "lstm-T35-B32-H650-L2-bfloat16-cuda-training"
+    assert case in shown(page)
+    line = page.locator(f'.searched tr[data-case="{case}"]').first
+    assert line.locator("strong").count() > 0  # certain on a machine
+    line.locator("a").first.click()
+    wait_until(lambda: page.url.endswith((".html", "training")) and "index.html" not in page.url)
+    assert "H650" in page.content() or "650" in page.content()
+
+
+PAGES = [("site", "index.html"), ("site", "steady/index.html"), ("committed", "h200/persistent.html")]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["index.html", "steady/index.html", "h200/persistent.html"])
-def test_axe_finds_nothing(name: str, scheme: str, site: Path, open_file: OpenFile) -> None:
-    check_accessibility(open_file(site / name, color_scheme=scheme))
+@pytest.mark.parametrize(("of", "name"), PAGES)
+def test_axe_finds_nothing(of: str, name: str, scheme: str, request: pytest.FixtureRequest, open_file: OpenFile) -> None:
+    check_accessibility(open_file(request.getfixturevalue(of) / name, color_scheme=scheme))
 
 
-@pytest.mark.parametrize("name", ["index.html", "steady/index.html", "h200/index.html", "h200/persistent.html"])
-def test_a_phone_scrolls_tables_and_not_the_page(name: str, site: Path, open_file: OpenFile) -> None:
-    page = open_file(site / name, viewport={"width": 390, "height": 800}, is_mobile=True, has_touch=True)
+@pytest.mark.parametrize(("of", "name"), [*PAGES, ("committed", "h200/index.html"), ("committed", "index.html")])
+def test_a_phone_scrolls_tables_and_not_the_page(
+    of: str, name: str, request: pytest.FixtureRequest, open_file: OpenFile
+) -> None:
+    page = open_file(request.getfixturevalue(of) / name, viewport={"width": 390, "height": 800}, is_mobile=True, has_touch=True)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 

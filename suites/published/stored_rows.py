@@ -1,0 +1,143 @@
+"""Rows of the published suites' stored reports, as a run's own report has them: for tables that read both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_ecornn.contract import Case
+from pytest_ecornn.measurement import clocks
+from pytest_ecornn.reporting.files import ReportError
+from pytest_ecornn.results.rows import BaselineRatio, Row, Timing
+from pytest_ecornn.results.run_info import check_fingerprint
+from pytest_ecornn.results.statistics import Ratio, verdict
+from pytest_ecornn.suites.published import stored
+from pytest_ecornn.suites.published.common import case_times
+from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED
+from pytest_ecornn.suites.published.selection import Report as SelectionReport
+from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
+from pytest_ecornn.suites.published.selection_parts.selection_times import Column
+
+SELECTION = "selection"  # the name of its files begins so
+_BASELINE, _AUTO = "torch.nn", "auto"
+_MARGINS = {"timing": clocks.CudaEventTimer.equivalence_margin, "replay": clocks.CudaGraphTimer.equivalence_margin}
+_COLUMNS = {CALLED: "timing", REPLAYED: "replay"}
+Times = tuple[float, float, float]  # median, low, high
+
+
+def load(path: Path) -> list[Row]:
+    """Returns the rows of cases that a suite's report has timed; none of suites that time other things.
+
+    Raises ReportError, in one line, for a file that holds no such report.
+    """
+    try:
+        if path.stem in stored.NAMES:
+            return list(_of_parts(path))
+        return list(_of_selection(path)) if path.stem.startswith(SELECTION) else []
+    except ReportError:
+        raise
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise ReportError(f"{path}: expected the report of a suite ({type(error).__name__}: {error})") from error
+
+
+def load_json(path: Path) -> dict[str, Any]:
+    """Returns the object of a JSON file; an empty one where it holds none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def load_machine(path: Path) -> dict[str, Any]:
+    """Returns the fingerprint of a suite's report; empty where it has none of the shape that a run's report has."""
+    found = load_json(path).get("machine")
+    try:
+        check_fingerprint(found)
+    except ValueError:
+        return {}
+    return dict(found or {})
+
+
+def _of_parts(path: Path) -> Iterator[Row]:
+    plan = stored.plan(path.stem)
+    found = plan.read(path)
+    if not all(name in plan.parts and plan.parts[name].row for name in found["rows"]):
+        return
+    for rows in plan.rows(path, found).values():
+        for one in rows:
+            if isinstance(one, case_times.Row):
+                yield from _of_cells(one)
+
+
+def _of_cells(measured: case_times.Row) -> Iterator[Row]:
+    """A row for each implementation; the first of those that others are compared with is the baseline."""
+    names = dict.fromkeys(name for cells in measured.cells.values() for name in cells)
+    for name in names:
+        cells = {_COLUMNS[way]: of_way[name] for way, of_way in measured.cells.items() if name in of_way}
+        times = {column: cell.time_us for column, cell in cells.items() if cell.time_us}
+        if not times:
+            continue
+        row = _row(name, measured.case)
+        for column, time_us in times.items():
+            others = {other: ratio for other, ratio in cells[column].over_it.items() if other != name}
+            base_us = {other: _time(measured, column, other) for other in others}
+            setattr(row, column, _timing(time_us, column, others, base_us))
+        yield row
+
+
+def _time(measured: case_times.Row, column: str, name: str) -> float:
+    (way,) = (way for way, of_way in _COLUMNS.items() if of_way == column)
+    time_us = measured.cells[way][name].time_us
+    return time_us[0] if time_us else 0.0
+
+
+def _of_selection(path: Path) -> Iterator[Row]:
+    """Of each problem torch.nn and auto, whose ratio alone has an interval."""
+    for one in SelectionReport.read(path).rows:
+        columns = {"timing": one.called, "replay": one.replayed}
+        measured = {name: column for name, column in columns.items() if column and {_BASELINE, _AUTO} <= {*column.times_us}}
+        if measured:
+            case = _case(one.problem, "cuda" if one.replayed else "cpu")
+            yield from _of_columns(case, measured)
+
+
+def _of_columns(case: Case, columns: Mapping[str, Column]) -> Iterator[Row]:
+    for name in (_BASELINE, _AUTO):
+        row = _row(name, case)
+        for column, measured in columns.items():
+            against = {_BASELINE: measured.over_baseline} if name == _AUTO else {}
+            base_us = {_BASELINE: measured.times_us[_BASELINE][0]}
+            setattr(row, column, _timing(measured.times_us[name], column, against, base_us))
+        row.notes = f"runs {next(iter(columns.values())).choice}" if name == _AUTO else ""
+        yield row
+
+
+def _case(problem: SelectionProblem, device: str) -> Case:
+    return Case(
+        cell=problem.cell, steps=problem.steps, batch=problem.batch, hidden_size=problem.hidden_size,
+        input_size=problem.input_size, layers=problem.layers, bidirectional=problem.directions == 2, dtype=problem.dtype,
+        device=device, mode=problem.mode, precision="tf32" if problem.precision == "tf32" else "ieee",
+    )  # fmt: skip
+
+
+def _row(name: str, case: Case) -> Row:
+    return Row("benchmark", name, str(case), case.cell, case.dtype, case.device, case.mode, "passed")
+
+
+def _timing(times: Times, column: str, over_it: Mapping[str, Ratio], base_us: Mapping[str, float]) -> Timing:
+    """Returns a timing without the figures that a suite does not have. over_it: others' times over this one."""
+    against = [_against(name, ratio, base_us[name], column) for name, ratio in over_it.items()]
+    missing = float("nan")
+    return Timing(
+        *times, samples_us=[], calls_per_sample=0, clock="", against=against, build_ms=missing, peak_bytes=None, bytes=0,
+        operations=0, gb_per_s=missing, gflop_per_s=missing, floor_us=missing, floor_share=missing,
+    )  # fmt: skip
+
+
+def _against(name: str, over_it: Ratio, base_us: float, column: str) -> BaselineRatio:
+    """The ratio of this one's time to the other's."""
+    ratio = Ratio(1 / over_it.ratio, 1 / over_it.high, 1 / over_it.low)
+    return BaselineRatio(name, base_us, ratio.ratio, ratio.low, ratio.high, verdict(ratio, _MARGINS[column]))
