@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn.system import machine
+from pytest_ecornn.run.processes.proof_workers import CORES_EACH, HOST_BYTES_EACH, MAX_WORKERS
+from pytest_ecornn.system import machine, memory
 from pytest_ecornn.system.gpus.host_share import HostShare, visible_gpus
 
 _DEVICE = "cuda"  # of cases that any GPU may run
-_WORKERS_EACH, _CORES_EACH = 4, 2  # of a GPU at most, and of a worker at least
 
 
 class GpuWorkers:
@@ -32,7 +32,12 @@ class GpuWorkers:
 
 
 def auto_worker_count(devices: Sequence[str]) -> int | None:
-    """Returns how many workers `-n auto` starts: some for each of several GPUs; None where pytest-xdist is to decide."""
+    """Returns how many workers `-n auto` starts: some for each of several GPUs; None where pytest-xdist is to decide.
+
+    Verification keeps all of them busy. They time one at a time on each GPU.
+    """
     gpus = len(visible_gpus()) if set(devices) == {_DEVICE} else 0
-    each = min(_WORKERS_EACH, machine.usable_cores() // (_CORES_EACH * gpus)) if gpus > 1 else 0
-    return gpus * max(1, each) if gpus > 1 else None
+    if gpus < 2:
+        return None
+    on_cores, on_host = int(machine.usable_cores() / CORES_EACH), (memory.available_bytes() or 0) // HOST_BYTES_EACH
+    return gpus * max(1, min(MAX_WORKERS, on_cores // gpus, on_host // gpus))

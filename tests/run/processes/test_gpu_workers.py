@@ -7,13 +7,14 @@ from execnet.xspec import XSpec
 
 from pytest_ecornn.run.processes import gpu_workers
 from pytest_ecornn.run.processes.gpu_workers import GpuWorkers, auto_worker_count
-from pytest_ecornn.system import machine
+from pytest_ecornn.system import machine, memory
 
 
 @pytest.fixture(autouse=True)
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_workers, "visible_gpus", lambda: ["0", "GPU-b"])
     monkeypatch.setattr(machine, "usable_cores", lambda: 32)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 2**38)
 
 
 def given(devices: list[str], *specs: str) -> list[tuple[str, str] | None]:
@@ -42,9 +43,11 @@ def test_workers_elsewhere_have_no_gpu_of_this_host() -> None:
 
 
 def test_some_workers_of_each_gpu_are_started_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert auto_worker_count(["cuda"]) == 24
+    monkeypatch.setattr(machine, "usable_cores", lambda: 16)
+    assert auto_worker_count(["cuda"]) == 12
+    monkeypatch.setattr(memory, "available_bytes", lambda: 2**35)
     assert auto_worker_count(["cuda"]) == 8
-    monkeypatch.setattr(machine, "usable_cores", lambda: 4)
-    assert auto_worker_count(["cuda"]) == 2
     monkeypatch.setattr(machine, "usable_cores", lambda: 1)
     assert auto_worker_count(["cuda"]) == 2
 
