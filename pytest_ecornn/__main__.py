@@ -70,26 +70,28 @@ def _console() -> Console:
 
 
 def _join(given: argparse.Namespace) -> int:
-    """Joins each report that the folders hold, and files given by name."""
+    """Joins each report that the folders hold, and files given by name. Nothing is written unless all can be joined."""
     of_suites: dict[str, list[Path]] = {}
     for path in given.reports:
         for name, file in published.report_files(path).items():
             of_suites.setdefault(name, []).append(file)
     paths = [report_path(one) for one in given.reports if not published.report_files(one) or report_path(one).is_file()]
-    if files := [path for path in paths if path.stem not in of_suites]:
-        _join_runs(files, given.output)
-    for name, files in of_suites.items():
-        published.join(name, files, given.output)
-        print(f"{formatting.count(len(files), 'report')} of {name}: {given.output / name}.md, .json")
+    of_runs = [path for path in paths if path.stem not in of_suites]
+    for path in of_runs:
+        if not path.exists():
+            names = ", ".join(f"{name}.json" for name in published.NAMES)
+            raise ReportError(f"{path}: cannot be read (No such file or directory); expected it, or one of {names}")
+    runs = join(of_runs) if of_runs else None
+    suites = {name: published.joined(name, files) for name, files in of_suites.items()}
+    if runs:
+        written = write_reports(given.output, *runs)
+        print(f"{len(runs[1])} rows of {formatting.count(len(of_runs), 'report')}: {', '.join(map(str, written))}")
+        if missing := missing_shards(runs[0]):
+            print(f"no report of shard {', '.join(missing)}", file=sys.stderr)
+    for name, suite in suites.items():
+        suite.write(given.output)
+        print(f"{formatting.count(len(of_suites[name]), 'report')} of {name}: {given.output / name}.md, .json")
     return 0
-
-
-def _join_runs(paths: Sequence[Path], output: Path) -> None:
-    run, rows = join(paths)
-    written = write_reports(output, run, rows)
-    print(f"{len(rows)} rows of {formatting.count(len(paths), 'report')}: {', '.join(map(str, written))}")
-    if missing := missing_shards(run):
-        print(f"no report of shard {', '.join(missing)}", file=sys.stderr)
 
 
 def _show(given: argparse.Namespace) -> int:

@@ -1,15 +1,17 @@
 """Steps in the history of a time: where its level changed from one run to the next, and stayed changed.
 
 A step is marked where a t test of the mean logarithm before and after it is significant after Bonferroni's correction for all
-places and rows that were looked at, where the level changed by 2 % at least, and where a step fits better than a steady drift.
-The noise is what remains within the two levels, but no less than the runs' own intervals say. Runs are taken as independent.
+tests of a page, where the level changed by 2 % at least, and where a step fits better than a steady drift. The test takes
+logarithms as normal. The noise is the largest of what remains within the two levels, the differences of runs up to four apart
+elsewhere, and what the runs' own intervals say; where runs that are near each other differ less than others, it counts fewer of
+them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import atan2, cos, exp, log, pi, sin, sqrt
 
 import numpy as np
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 SIGNIFICANCE = 0.01  # the chance that any mark of a page is false, at most
 SMALLEST = 0.02  # change of a level that is marked
 MIN_RUNS = 4  # on either side of a step
+_LAGS = (1, 2, 3, 4)  # between runs whose differences are the noise
 _BETTER_THAN_DRIFT = log(20.0)  # likelihood of a step over that of a drift
 _NEAR = 8  # runs on either side that tell a step from a drift
 _WINDOWS = (_NEAR, 10**9)  # runs on either side whose levels are compared: near ones, and all
@@ -37,8 +40,8 @@ class Step:
 
 
 def places(runs: int) -> int:
-    """Returns the number of tests that are made of so many runs."""
-    return len(_WINDOWS) * max(0, runs - 2 * MIN_RUNS + 1)
+    """Returns the number of tests that are made of so many runs, and as many again for the parts that a step leaves."""
+    return 2 * len(_WINDOWS) * max(0, runs - 2 * MIN_RUNS + 1)
 
 
 def steps(times: Sequence[float], intervals: Sequence[tuple[float, float]], looked_at: int) -> list[Step]:
@@ -50,7 +53,9 @@ def steps(times: Sequence[float], intervals: Sequence[tuple[float, float]], look
 
 def _steps(values: Values, errors: Values, looked_at: int, first: int) -> list[Step]:
     """Splits at the most significant step, and then each side of it."""
-    splits = (_split(values, errors, at, reach) for at in range(MIN_RUNS, len(values) - MIN_RUNS + 1) for reach in _WINDOWS)
+    every = (_split(values, errors, at, reach) for at in range(MIN_RUNS, len(values) - MIN_RUNS + 1) for reach in _WINDOWS)
+    likely = (split for split in every if split.chance * looked_at < SIGNIFICANCE)
+    splits = (_Split(one.at, one.before, one.after, one.errors, *_noise(values, one.at)) for one in likely)
     found = min(splits, key=lambda split: split.chance, default=None)
     if found is None or not found.is_marked(looked_at):
         return []
@@ -61,12 +66,18 @@ def _steps(values: Values, errors: Values, looked_at: int, first: int) -> list[S
 
 @dataclass(frozen=True)
 class _Split:
-    """Logarithms before and after a place, and the standard error of each by its interval."""
+    """Logarithms before and after a place, and the standard error of each by its interval.
+
+    noise: variance of a run by the differences of runs on one side of the place, of the whole row. share: of the runs that
+    count as independent.
+    """
 
     at: int
     before: Values
     after: Values
     errors: Values
+    noise: float = 0.0
+    share: float = 1.0
 
     @property
     def degrees(self) -> int:
@@ -84,8 +95,8 @@ class _Split:
     @property
     def error(self) -> float:
         """The standard error of the change."""
-        variance = max(self.residual / self.degrees, float(np.mean(self.errors**2)))
-        return sqrt(variance * (1 / len(self.before) + 1 / len(self.after)))
+        variance = max(self.residual / self.degrees, self.noise, float(np.mean(self.errors**2)))
+        return sqrt(variance / self.share * (1 / len(self.before) + 1 / len(self.after)))
 
     @cached_property
     def chance(self) -> float:
@@ -115,6 +126,31 @@ def _split(values: Values, errors: Values, at: int, reach: int) -> _Split:
     """reach: of runs on either side."""
     start, end = max(0, at - reach), at + reach
     return _Split(at, values[start:at], values[at:end], errors[start:end])
+
+
+def _noise(values: Values, at: int) -> tuple[float, float]:
+    """Returns the variance of a run by differences at several lags, and the share of runs that count as independent.
+
+    Differences across the place are left out, and those across one other, where they are the largest: of another step.
+    """
+    variances = np.zeros((len(_LAGS), len(values) + 1))  # a column for each other place
+    for row, lag in enumerate(_LAGS):
+        squares, across = (values[lag:] - values[:-lag]) ** 2, _across(len(values), lag)
+        kept = ~(across | across[at])
+        counts = kept.sum(1)
+        variances[row] = np.divide(kept @ squares, 2 * counts, out=np.zeros(len(values) + 1), where=counts > 0)
+    largest = variances.max(0)
+    ratios = np.divide(variances[0], largest, out=np.ones_like(largest), where=largest > 0)
+    shares = ratios / (2 - ratios)  # (1 - c) / (1 + c) of the correlation c of neighbours
+    best = int(np.argmin(np.divide(largest, shares, out=np.zeros_like(largest), where=shares > 0)))
+    return float(largest[best]), float(shares[best]) or 1.0
+
+
+@lru_cache(maxsize=1024)
+def _across(runs: int, lag: int) -> NDArray[np.bool_]:
+    """Which differences of runs `lag` apart [runs - lag] lie across each place [runs + 1]."""
+    places, first = np.arange(runs + 1)[:, None], np.arange(runs - lag)[None]
+    return (first < places) & (places <= first + lag)
 
 
 def two_sided_p(t: float, degrees: int) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import isfinite
+from typing import Any
 
 from pytest_ecornn.publishing import change_points
 from pytest_ecornn.publishing.change_points import Step
@@ -78,11 +79,15 @@ def _points(number: int, run: StoredRun) -> Iterator[tuple[Key, Point]]:
 
 
 def _exchanges(runs: Sequence[StoredRun]) -> Iterator[tuple[int, str]]:
-    """Yields each run on another kind of machine than the one before it, and what differs."""
-    for number, (before, after) in enumerate(pairwise(runs), 1):
-        forbidden, _ = machine.check_comparable(before.fingerprint, after.fingerprint, has_gpu=True)
+    """Yields each run on another kind of machine than the last one before it whose machine is known, and what differs."""
+    known: dict[str, Any] = {}
+    for number, run in enumerate(runs):
+        if not run.fingerprint:
+            continue
+        forbidden, _ = machine.check_comparable(known, run.fingerprint, has_gpu=True) if known else ([], [])
         if forbidden:
             yield number, "; ".join(forbidden)
+        known = run.fingerprint
 
 
 def _between(points: Sequence[Point], exchanged: dict[int, str]) -> Iterator[list[Point]]:

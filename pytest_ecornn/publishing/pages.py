@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
-from pytest_ecornn.publishing import change_points, history, sparkline, suite_pages
+from pytest_ecornn.publishing import change_points, history, sparkline
 from pytest_ecornn.publishing.change_points import Step
 from pytest_ecornn.publishing.history import History, Series
-from pytest_ecornn.publishing.stored_runs import REPORT_PAGE, Machine, Source, StoredRun
+from pytest_ecornn.publishing.stored_runs import REPORT_PAGE, Machine, Source, StoredRun, SuiteReport
 from pytest_ecornn.reporting import answer_table, html, standing
 from pytest_ecornn.reporting.answer import Answer, answers
-from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.html import page
 from pytest_ecornn.results import formatting
 
@@ -26,8 +24,8 @@ _COMMIT = 7  # digits that are shown
 Cells = dict[tuple[str, str], tuple[StoredRun, Source, Answer]]  # by case and column, of one machine
 
 
-def of_machines(machines: Sequence[Machine], refused: list[str]) -> Iterator[tuple[str, str]]:
-    """Yields path and text of each page, the index last. A suite's report that cannot be read becomes a line of `refused`."""
+def of_machines(machines: Sequence[Machine]) -> Iterator[tuple[str, str]]:
+    """Yields path and text of each page, the index last."""
     histories = {one.name: history.of_runs(one.runs) for one in machines}
     for one in machines:
         for run in one.runs:
@@ -35,10 +33,7 @@ def of_machines(machines: Sequence[Machine], refused: list[str]) -> Iterator[tup
                 found = run.report
                 yield f"{run.path}/{REPORT_PAGE}", html.render(found.run, found.rows, standing.unproven(found.rows))
             for suite in run.suites:
-                try:
-                    yield f"{run.path}/{suite.stem}.html", _suite_page(run, suite)
-                except ReportError as error:
-                    refused.append(str(error))
+                yield f"{run.path}/{suite.name}.html", _suite_page(run, suite)
         yield f"{one.name}/{INDEX}", _machine_page(one, histories[one.name])
     yield INDEX, _index(machines, histories)
 
@@ -52,11 +47,11 @@ def _render(name: str, title: str, home: str, **values: object) -> str:
     return page.render(__package__, name, style, page.asset(__package__, "site.js"), title=title, home=home, **values)
 
 
-def _suite_page(run: StoredRun, suite: Path) -> str:
+def _suite_page(run: StoredRun, suite: SuiteReport) -> str:
     up = "../" * (2 if run.name else 1)
-    title, body = suite_pages.read(suite)
-    title = f"{title.removesuffix(' on this machine') or suite.stem} on {run.machine}"
-    return _render("suite.html.jinja", title, f"{up}{INDEX}", body=body, data=suite.name)
+    title = f"{suite.title.removesuffix(' on this machine') or suite.name} on {run.machine}"
+    data = {"link": _url(suite.path.name), "text": suite.path.name}
+    return _render("suite.html.jinja", title, f"{up}{INDEX}", body=suite.body, data=data)
 
 
 # The index.
@@ -101,7 +96,9 @@ def _newest_answers(one: Machine) -> Cells:
 
 def _line(key: tuple[str, str], machines: Sequence[Cells]) -> dict[str, object]:
     case, column = key
-    return {"case": case, "of": _of(column), "cells": [_cell(cells.get(key)) for cells in machines]}
+    answered = [cells.get(key) for cells in machines]
+    fastest = dict.fromkeys(formatting.one_line(found[2].fastest.name) for found in answered if found and found[2].fastest)
+    return {"case": case, "of": _of(column), "names": " ".join(fastest), "cells": list(map(_cell, answered))}
 
 
 def _of(column: str) -> str:
@@ -114,8 +111,12 @@ def _cell(found: tuple[StoredRun, Source, Answer] | None) -> dict[str, object] |
     run, source, answer = found
     name, time, ratio, baseline, verdict = answer_table.cells(answer)
     compared = f"{ratio} to {baseline}, {verdict}" if ratio else verdict
-    fastest = f"{name} {time}".strip()
-    return {"link": _row_link(run, source, answer), "fastest": fastest, "compared": compared, "is_certain": answer.is_certain}
+    return {
+        "link": _row_link(run, source, answer),
+        "fastest": f"{name} {time}".strip(),
+        "compared": "; ".join(filter(None, (compared, source.caveat))),
+        "is_certain": answer.is_certain and not source.caveat,
+    }
 
 
 def _row_link(run: StoredRun, source: Source, answer: Answer) -> str:
@@ -131,7 +132,7 @@ def _row_link(run: StoredRun, source: Source, answer: Answer) -> str:
 
 def _listed(one: Machine) -> dict[str, object]:
     newest = one.runs[-1]
-    suites = {path.stem: f"{_url(run.path)}/{_url(path.stem)}.html" for run in one.runs for path in run.suites}
+    suites = {suite.name: f"{_url(run.path)}/{_url(suite.name)}.html" for run in one.runs for suite in run.suites}
     return {
         "name": one.name,
         "link": f"{_url(one.name)}/{INDEX}",
@@ -182,7 +183,8 @@ def _method(looked_at: int, noun: str, marked: int) -> str:
     return none + (
         f"{formatting.count(looked_at, 'test')} looked for a step in the history of a row. By chance alone a {noun} has a "
         f"false one with {chance} at most. A step needs {change_points.MIN_RUNS} runs on either side and "
-        f"{change_points.SMALLEST:.0%}. Drifts are not marked, and times of different machines are not compared."
+        f"{change_points.SMALLEST:.0%}. Drifts are not marked, and times of different machines are not compared. The chance "
+        "takes logarithms of times as normal, and runs as little correlated."
     )
 
 
@@ -207,7 +209,7 @@ def _machine_page(one: Machine, found: History) -> str:
 
 def _listed_run(run: StoredRun, exchanged: str) -> dict[str, object]:
     at = f"{_url(run.name)}/" if run.name else ""
-    pages = [{"text": path.stem, "link": f"{at}{_url(path.stem)}.html"} for path in run.suites]
+    pages = [{"text": suite.name, "link": f"{at}{_url(suite.name)}.html"} for suite in run.suites]
     packages, gpu = run.fingerprint.get("packages") or {}, run.fingerprint.get("gpu") or {}
     versions = {"torch": packages.get("torch"), "CUDA": gpu.get("cuda")}
     return {

@@ -23,10 +23,11 @@ def publish(results: Path, site: Path) -> tuple[int, list[str]]:
 
     Raises ReportError where there is nothing to publish, the site cannot be written, or holds another index.html.
     """
+    _check_apart(results, site)
     machines, refused = stored_runs.load(results)
     with _locked(site):
         before = _written_before(site)
-        names = list(_write(machines, site, refused))
+        names = list(_write(machines, site))
         files.write(site / _MANIFEST, json.dumps(sorted({*names, *before})))
         for name in set(before).difference(names):
             with suppress(OSError):
@@ -34,6 +35,13 @@ def publish(results: Path, site: Path) -> tuple[int, list[str]]:
         _remove_partial_files(site, names)
         files.write(site / _MANIFEST, json.dumps(sorted(names)))
     return len(names), refused
+
+
+def _check_apart(results: Path, site: Path) -> None:
+    """Raises ReportError where the site would be written among the reports, or they lie in the site."""
+    one, other = results.resolve(), site.resolve()
+    if one == other or one in other.parents or other in one.parents:
+        raise ReportError(f"{site}: expected a folder apart from {results}, which holds the reports")
 
 
 @contextmanager
@@ -60,14 +68,14 @@ def _written_before(site: Path) -> list[str]:
     return [name for name in names if not Path(name).is_absolute() and ".." not in Path(name).parts]
 
 
-def _write(machines: list[Machine], site: Path, refused: list[str]) -> Iterator[str]:
+def _write(machines: list[Machine], site: Path) -> Iterator[str]:
     """Writes the reports' data, then the pages, of which the index is last. Yields each file's name."""
     for run in (run for one in machines for run in one.runs):
         for path in run.files:
             name = f"{run.path}/{path.name}"
             _copy(path, site / name)
             yield name
-    for name, text in pages.of_machines(machines, refused):
+    for name, text in pages.of_machines(machines):
         files.write(site / name, text)
         yield name
 

@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
+from pytest_ecornn.publishing import suite_pages
 from pytest_ecornn.reporting import standing
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.stored.load import REPORT_NAME, Report, load_report
@@ -21,28 +24,57 @@ REPORT_PAGE = "report.html"
 
 @dataclass(frozen=True)
 class Source:
-    """Rows of one report of a run. page: where the site shows it. unproven: keys of rows that prove nothing."""
+    """Rows of one report of a run. page: where the site shows it. unproven: keys of rows that prove nothing.
+
+    caveat: why none of its answers is certain; empty where all ratios of the report hold at once.
+    """
 
     page: str
     rows: list[Row]
-    unproven: set[standing.Key]
+    unproven: set[standing.Key] = field(default_factory=set)
+    caveat: str = ""
+
+
+@dataclass(frozen=True)
+class SuiteReport:
+    """The report of a published suite. path: of its JSON file. body: its page, as HTML."""
+
+    path: Path
+    title: str
+    body: Markup
+    rows: list[Row]
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def source(self) -> Source:
+        why = "not verified" if stored_rows.is_selection(self.path) else "each ratio alone"
+        return Source(f"{self.name}.html", self.rows, caveat=f"{self.name}: {why}")
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """One run. name: its folder below the machine's; empty where that holds it. suites: JSON files of published suites.
+    """One run. name: its folder below the machine's; empty where that holds it.
 
-    started: ISO 8601. fingerprint: of the machine, as a report has it. sources: its own report first.
+    started: ISO 8601. fingerprint: of the machine, as a report has it; empty where no report has one.
     """
 
     machine: str
     name: str
     folder: Path
     report: Report | None
-    suites: list[Path]
+    suites: list[SuiteReport]
     started: str
     fingerprint: dict[str, Any]
-    sources: list[Source]
+
+    @property
+    def sources(self) -> list[Source]:
+        """What has rows, its own report first."""
+        rows = self.report.rows if self.report else []
+        own = [Source(REPORT_PAGE, rows, standing.unproven(rows))] if self.report else []
+        return [*own, *(suite.source for suite in self.suites)]
 
     @property
     def path(self) -> str:
@@ -52,7 +84,7 @@ class StoredRun:
     @property
     def files(self) -> list[Path]:
         """The JSON files that it was read from."""
-        return [*([self.folder / REPORT_NAME] if self.report else []), *self.suites]
+        return [*([self.folder / REPORT_NAME] if self.report else []), *(suite.path for suite in self.suites)]
 
     @property
     def hardware(self) -> str:
@@ -98,29 +130,27 @@ def _folders(parent: Path) -> list[Path]:
 
 def _run(machine: Path, folder: Path, refused: list[str]) -> Iterator[StoredRun]:
     """Yields the run that a folder holds, if any."""
-    report, sources, path = None, list[Source](), folder / REPORT_NAME
+    report, suites, path = None, list[SuiteReport](), folder / REPORT_NAME
     if path.is_file():
         try:
             report = load_report(path)
-            sources.append(Source(REPORT_PAGE, report.rows, standing.unproven(report.rows)))
         except ReportError as error:
             refused.append(str(error))
-    suites = [suite for suite in sorted(folder.glob("*.json")) if _is_suite(suite)]
-    for suite in list(suites):
+    for suite in filter(_is_suite, sorted(folder.glob("*.json"))):
         try:
-            sources.append(Source(f"{suite.stem}.html", stored_rows.load(suite), set()))
+            suites.append(SuiteReport(suite, *suite_pages.read(suite), stored_rows.load(suite)))
         except ReportError as error:
             refused.append(str(error))
-            suites.remove(suite)
     if report or suites:
-        fingerprint = report.run.machine if report else stored_rows.load_machine(suites[-1])
+        fingerprint = report.run.machine if report else stored_rows.load_machine(suites[-1].path)
         name = "" if folder == machine else folder.name
-        started = report.run.started if report else max(map(_started, suites))
-        yield StoredRun(machine.name, name, folder, report, suites, started, fingerprint, sources)
+        started = report.run.started if report else max(_started(suite.path) for suite in suites)
+        yield StoredRun(machine.name, name, folder, report, suites, started, fingerprint)
 
 
 def _is_suite(path: Path) -> bool:
-    return path.name != REPORT_NAME and (path.stem in stored.NAMES or path.with_suffix(".md").is_file())
+    is_own_page = path.stem in ("index", Path(REPORT_PAGE).stem)
+    return not is_own_page and (path.stem in stored.NAMES or path.with_suffix(".md").is_file())
 
 
 def _started(suite: Path) -> str:

@@ -26,7 +26,7 @@ def read(report: Path) -> tuple[str, Markup]:
     if (text := report.with_suffix(".md")).is_file():
         return _html(files.read(text), report.parent)
     with tempfile.TemporaryDirectory() as folder:
-        published.join(report.stem, [report], Path(folder))
+        published.joined(report.stem, [report]).write(Path(folder))
         return _html(files.read(Path(folder) / f"{report.stem}.md"), Path(folder))
 
 
@@ -38,9 +38,16 @@ def _html(text: str, folder: Path) -> tuple[str, Markup]:
     numbers, region = count(1), '<div class="scroll" tabindex="0" role="region" aria-label="Table {}"><table>'
     markdown.add_render_rule("table_open", lambda *given: region.format(next(numbers)))
     markdown.add_render_rule("table_close", lambda *given: "</table></div>")
+    markdown.add_render_rule("link_open", _outside_link)
     for kind in ("th_open", "td_open"):
         markdown.add_render_rule(kind, _aligned_cell)
     return title, Markup(markdown.render(text))
+
+
+def _outside_link(renderer: Any, tokens: Sequence[Any], index: int, options: Any, env: Any) -> str:
+    """A link to another site; one to a file of the repository leads nowhere here."""
+    address = str(tokens[index].attrGet("href"))
+    return str(Markup('<a href="{}">').format(address)) if address.startswith(("https://", "http://")) else "<a>"
 
 
 def _aligned_cell(renderer: Any, tokens: Sequence[Any], index: int, options: Any, env: Any) -> str:
@@ -54,7 +61,10 @@ def _picture(token: Any, folder: Path) -> str:
     """The picture that a token names, inlined: a page needs no other file."""
     name = str(token.attrGet("src"))
     path = folder / name
-    if "/" in name or path.suffix != ".svg" or not path.is_file():
+    if "/" in name or path.suffix != ".svg":
         return ""
-    encoded = b64encode(path.read_bytes()).decode()
+    try:
+        encoded = b64encode(path.read_bytes()).decode()
+    except OSError:  # no such file, among others
+        return ""
     return str(Markup('<img src="{}{}" alt="{}">').format(_PICTURE, encoded, path.stem))

@@ -27,7 +27,7 @@ def write(path: Path, text: str) -> None:
                 partial.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise ReportError(f"{path}: cannot be written ({error.strerror or error}); choose another --ecornn-report") from error
+        raise ReportError(f"{path}: cannot be written ({error.strerror or error}); choose another folder") from error
 
 
 def read(path: Path) -> str:

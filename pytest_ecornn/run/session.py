@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Iterable
@@ -17,7 +16,7 @@ from pytest_ecornn.cases import state_dict
 from pytest_ecornn.cases.case_sets import case_set
 from pytest_ecornn.cases.sources import sources
 from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported, cells
-from pytest_ecornn.measurement import roofline
+from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results import journal, statistics
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run import discovery
@@ -27,6 +26,7 @@ from pytest_ecornn.run.items.control import AATestItem
 from pytest_ecornn.run.items.drawn_items import DrawnItem
 from pytest_ecornn.run.items.items import NamedCaseItem, build_and_compare
 from pytest_ecornn.run.items.property_items import PropertyItem
+from pytest_ecornn.run.measured_ceilings import MeasuredCeilings
 from pytest_ecornn.run.options.option_table import DEFAULT_BASELINES
 from pytest_ecornn.run.options.options import Options
 from pytest_ecornn.run.processes.process import WorkerProcess, worker_input
@@ -50,7 +50,7 @@ class RunSession:
     def __init__(self, config: pytest.Config):
         self.options = Options.from_config(config)
         worker = worker_input(config)
-        share = host_share.taken() if worker else None
+        share = self.share = host_share.taken() if worker else None
         self.lock, self.beside = (GpuTimingLock(), share.beside) if share else (MachineLock(), "")
         self.process = WorkerProcess()
         self.current: Row | None = None
@@ -259,35 +259,20 @@ class RunSession:
         shard = {"shard": str(options.shard)} if options.shard else {}
         return {"mode": "bench" if options.bench else "verify", "cases": cases, **selected, **shard}
 
-    def ceilings(self, device: str) -> roofline.Ceilings:
-        """The device's, measured once a run by whichever process needs them first. Call it with the machine alone."""
-        path = self._ceilings_path(device)
-        return roofline.Ceilings.from_dict(json.loads(path.read_text())) if path.exists() else self.remeasured_ceilings(device)
+    @cached_property
+    def _ceilings(self) -> MeasuredCeilings:
+        return MeasuredCeilings(self._shared, self.cases, str(self.share.number) if self.share else "")
 
-    def remeasured_ceilings(self, device: str) -> roofline.Ceilings:
-        """The device's, measured once more: what a row has beaten may have been measured during a disturbance."""
-        path = self._ceilings_path(device)
-        dtypes = dict.fromkeys(case.dtype for case in self.cases if case.device == device)
-        ceilings_now = roofline.measure_ceilings(dtypes, device)
-        if path.exists():
-            ceilings_now = ceilings_now.elementwise_max(self.ceilings(device))
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(ceilings_now.as_dict()))
-        partial.replace(path)
-        return ceilings_now
+    def ceilings(self, device: str) -> Ceilings:
+        return self._ceilings.of_device(device)
 
-    def _ceilings_path(self, device: str) -> Path:
-        return self._shared / f"ceilings-{device.replace(':', '-')}.json"
+    def remeasured_ceilings(self, device: str) -> Ceilings:
+        return self._ceilings.remeasured(device)
 
     @property
     def measured_ceilings(self) -> dict[str, Any]:
-        """The ceilings as the report states them, a GPU's by its name."""
-        found: dict[str, Any] = {}
-        for device in self.devices:
-            if self._ceilings_path(device).exists():
-                prefix = "" if device == "cpu" else f"{device} "
-                found |= {f"{prefix}{name}": value for name, value in self.ceilings(device).as_dict().items()}
-        return found
+        """The ceilings as the report states them."""
+        return self._ceilings.as_report(self.devices)
 
     @property
     def shared_folder(self) -> str:

@@ -102,10 +102,13 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def limit_threads_per_worker(config: Any) -> None:
-    """Gives torch its share of the cores in a worker of pytest-xdist; verified cases are small, threads of too many wait."""
+def limit_threads_per_worker(config: Any, shares: int = 1) -> None:
+    """Gives torch its share of the cores in a worker of pytest-xdist; verified cases are small, threads of too many wait.
+
+    shares: parts that the cores are divided into, of which this process may run on one.
+    """
     if worker := getattr(config, "workerinput", None):
-        torch.set_num_threads(max(1, usable_cores() // worker["workercount"]))
+        torch.set_num_threads(max(1, usable_cores() * shares // worker["workercount"]))
 
 
 def memory_bytes() -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_ecornn.reporting.files import ReportError
 
 if TYPE_CHECKING:
-    from pytest_ecornn.suites.published.common.parted import ReportPlan
+    from pytest_ecornn.suites.published.common.parted import Report, ReportPlan
 
 NAMES = ("deepbench", "host_time", "language_model", "persistent", "scan", "sparse")  # of reports that are made in parts
 
@@ -28,12 +28,12 @@ def plan(name: str) -> ReportPlan:
     return found
 
 
-def join(name: str, files: Sequence[Path], output: Path) -> None:
-    """Writes one report of these into a folder.
+def joined(name: str, paths: Sequence[Path]) -> Report:
+    """Returns one report of these, not written yet.
 
     Raises ReportError, in one line, for a file that holds no such report, was made otherwise, or has other figures of a row.
     """
     try:
-        plan(name).join(output, files)
+        return plan(name).joined(paths)
     except (OSError, ValueError) as error:
         raise ReportError(str(error)) from error

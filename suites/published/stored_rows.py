@@ -20,7 +20,7 @@ from pytest_ecornn.suites.published.selection import Report as SelectionReport
 from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
 from pytest_ecornn.suites.published.selection_parts.selection_times import Column
 
-SELECTION = "selection"  # the name of its files begins so
+_SELECTION = "selection"  # the name of its files begins so
 _BASELINE, _AUTO = "torch.nn", "auto"
 _MARGINS = {"timing": clocks.CudaEventTimer.equivalence_margin, "replay": clocks.CudaGraphTimer.equivalence_margin}
 _COLUMNS = {CALLED: "timing", REPLAYED: "replay"}
@@ -35,11 +35,16 @@ def load(path: Path) -> list[Row]:
     try:
         if path.stem in stored.NAMES:
             return list(_of_parts(path))
-        return list(_of_selection(path)) if path.stem.startswith(SELECTION) else []
+        return list(_of_selection(path)) if is_selection(path) else []
     except ReportError:
         raise
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ReportError(f"{path}: expected the report of a suite ({type(error).__name__}: {error})") from error
+
+
+def is_selection(path: Path) -> bool:
+    """Whether it is a report of what auto chose, which compares times and no results."""
+    return path.stem.startswith(_SELECTION)
 
 
 def load_json(path: Path) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def test_machines_stand_side_by_side(tmp_path: Path) -> None:
     write_history(tmp_path / "results/one", {"scan_cpu": [3_000.0, 2_000.0]})
     write_history(tmp_path / "results/two", {"scan_cpu": [4_000.0]}, lambda number, run: run.machine.update(cpu="Other"))
     publish.publish(tmp_path / "results", tmp_path / "site")
-    (line,) = re.findall(rf'<tr data-case="{CASES[0]}">(.*?)</tr>', (tmp_path / "site/index.html").read_text())
+    (line,) = re.findall(rf'<tr data-case="{CASES[0]}"[^>]*>(.*?)</tr>', (tmp_path / "site/index.html").read_text())
     assert [html.unescape(cell) for cell in re.findall(r"<strong>(.*?)</strong>", line)] == [
         "scan_cpu 2.00 ms",
         "scan_cpu 4.00 ms",
@@ -139,8 +139,8 @@ def test_what_is_hostile_is_escaped(tmp_path: Path) -> None:
     ]
     folder = tmp_path / "results" / "a<script>'&\"?#%b"
     write_reports(folder / "r<u>n", run, rows)
-    (folder / "r<u>n/sparse.json").write_text("{}")
-    (folder / "r<u>n/sparse.md").write_text("<script>alert(1)</script>\n\n[x](javascript:alert(1)) ![y](../../secret.svg)\n")
+    (folder / "r<u>n/oth<er.json").write_text("{}")
+    (folder / "r<u>n/oth<er.md").write_text("<script>alert(1)</script>\n\n[x](javascript:alert(1)) ![y](../../secret.svg)\n")
     publish.publish(tmp_path / "results", tmp_path / "site")
     for page in (tmp_path / "site").rglob("*.html"):
         text = page.read_text()
@@ -206,6 +206,56 @@ def test_a_manifest_removes_nothing_outside_the_site(tmp_path: Path) -> None:
     (tmp_path / "site/.ecornn-site.json").write_text(json.dumps(["../secret", str(tmp_path / "secret"), 3]))
     publish.publish(tmp_path / "results", tmp_path / "site")
     assert (tmp_path / "secret").is_file()
+
+
+@pytest.mark.parametrize("site", ["results", "results/site", "results/one/x", "."])
+def test_a_site_among_the_reports_is_refused(site: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_history(tmp_path / "results/one", {"scan_cpu": [3_000.0]})
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert main(["publish", str(tmp_path / "results"), "--output", str(tmp_path / site)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "expected a folder apart from" in line
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_suite_that_cannot_be_shown_is_left_out_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_history(tmp_path / "results/one", {"scan_cpu": [3_000.0]})
+    (run,) = (tmp_path / "results/one").iterdir()
+    stored = json.loads((ROOT / "reports/h200/sparse.json").read_text())
+    for name, changed in (("sparse", {"machine": {}}), ("persistent", {"schema_version": 99})):
+        (run / f"{name}.json").write_text(json.dumps({**stored, **changed}))
+    (run / "scan.json").write_text("{}")
+    (run / "scan.md").write_bytes(b"\xff")
+    (run / "other.json").write_text("{}")
+    (run / "other.md").write_text(f"![x]({'a' * 300}.svg) [y](../../README.md) [z](https://example.org)")
+    assert main(["publish", str(tmp_path / "results"), "--output", str(tmp_path / "site")]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [Path(line.split(": ")[1]).stem for line in lines] == ["persistent", "scan", "sparse"]
+    assert "expected schema_version 1, got 99" in lines[0]
+    assert list(broken(tmp_path / "site")) == []
+    assert (tmp_path / "site/one" / run.name / "other.html").is_file()
+    assert not (tmp_path / "site/one" / run.name / "sparse.html").exists()
+
+
+def test_what_a_suite_has_not_verified_is_said(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/h100").symlink_to(ROOT / "reports/h100")
+    publish.publish(tmp_path / "results", tmp_path / "site")
+    index = (tmp_path / "site/index.html").read_text()
+    assert "selection: not verified" in index
+    assert "deepbench: each ratio alone" in index
+    assert "<strong>" not in index
+
+
+def test_a_run_of_an_unknown_machine_is_no_exchange(tmp_path: Path) -> None:
+    def unknown(number: int, run: RunInfo) -> None:
+        if number % 3 == 1:
+            run.machine.clear()
+
+    write_history(tmp_path / "results/one", {"step": HISTORIES["step"]}, unknown)
+    publish.publish(tmp_path / "results", tmp_path / "site")
+    assert "another machine than before" not in text_of(tmp_path / "site", "one/index.html")
+    assert ">step on" in (tmp_path / "site/index.html").read_text()
 
 
 def test_a_second_publisher_is_refused_while_the_first_writes(tmp_path: Path) -> None:

@@ -74,6 +74,24 @@ def test_a_case_is_found_however_it_is_written(written: str, site: Path, open_fi
     assert shown(page) == [CASE]
 
 
+COUNTS = {
+    "650": 4,
+    "scan_cpu 650": 4,
+    "torch_cpu 650": 0,  # is the fastest of none
+    "lstm 650 inference": 1,
+    "LSTM 2 layers hidden 650 batch 32 training": 2,
+    "T=35 1 x 650": 1,
+    "651": 0,
+}
+
+
+@pytest.mark.parametrize("written", COUNTS)
+def test_a_search_takes_sizes_modes_and_implementations(written: str, site: Path, open_file: OpenFile) -> None:
+    page = open_file(site / "index.html")
+    page.fill(".search input", written)
+    assert len(shown(page)) == COUNTS[written]
+
+
 def test_a_search_is_in_the_address(site: Path, open_file: OpenFile) -> None:
     page = open_file(site / "index.html")
     page.fill(".search input", QUESTION)
@@ -84,7 +102,7 @@ def test_a_change_leads_to_its_row(site: Path, open_file: OpenFile) -> None:
     page = open_file(site / "index.html")
     page.locator("section[aria-labelledby=changes] li a").click()
     wait_until(lambda: "steady/index.html" in page.url)
-    (step,) = page.locator("tr:target").all()
+    (step,) = page.locator("tr:target:visible").all()
     assert "slower" in step.inner_text()
     assert step.locator(".step").count() == 1
     page.locator("nav a").click()
@@ -103,13 +121,14 @@ def test_the_committed_reports_answer_the_question_in_two_clicks(committed: Path
     case = "lstm-T35-B32-H650-L2-bfloat16-cuda-training"
     assert case in shown(page)
     line = page.locator(f'.searched tr[data-case="{case}"]').first
-    assert line.locator("strong").count() > 0  # certain on a machine
+    assert "faster; persistent: each ratio alone" in line.inner_text()
     line.locator("a").first.click()
     wait_until(lambda: page.url.endswith((".html", "training")) and "index.html" not in page.url)
     assert "H650" in page.content() or "650" in page.content()
 
 
 PAGES = [("site", "index.html"), ("site", "steady/index.html"), ("committed", "h200/persistent.html")]
+WIDE = [("committed", name) for name in ("index.html", "h200/index.html", "h200/ecornn.html", "h100/deepbench.html")]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -118,12 +137,12 @@ def test_axe_finds_nothing(of: str, name: str, scheme: str, request: pytest.Fixt
     check_accessibility(open_file(request.getfixturevalue(of) / name, color_scheme=scheme))
 
 
-@pytest.mark.parametrize(("of", "name"), [*PAGES, ("committed", "h200/index.html"), ("committed", "index.html")])
+@pytest.mark.parametrize(("of", "name"), [*PAGES, *WIDE])
 def test_a_phone_scrolls_tables_and_not_the_page(
     of: str, name: str, request: pytest.FixtureRequest, open_file: OpenFile
 ) -> None:
     page = open_file(request.getfixturevalue(of) / name, viewport={"width": 390, "height": 800}, is_mobile=True, has_touch=True)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_a_script_that_is_injected_is_blocked(site: Path, open_file: OpenFile, tmp_path: Path) -> None:

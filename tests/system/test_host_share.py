@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pytest_ecornn.system.gpus import host_share
-from pytest_ecornn.system.gpus.host_share import HostShare, visible_gpus
+from pytest_ecornn.system.gpus.host_share import HostShare, gpus_of_one_kind
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,7 +65,14 @@ def test_gpus_are_named_as_the_environment_names_them(
     given: str | None, count: int, gpus: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "H100")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if given is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
-    assert visible_gpus() == gpus
+    assert gpus_of_one_kind() == gpus
+
+
+def test_gpus_of_several_kinds_are_not_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: ("H100", "A100")[index])
+    assert gpus_of_one_kind() == []

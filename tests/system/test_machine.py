@@ -153,6 +153,8 @@ def test_a_worker_has_its_share_of_the_cores() -> None:
         assert torch.get_num_threads() == 1
         machine.limit_threads_per_worker(SimpleNamespace(workerinput={"workercount": 1}))
         assert torch.get_num_threads() == machine.usable_cores()
+        machine.limit_threads_per_worker(SimpleNamespace(workerinput={"workercount": 4}), shares=2)
+        assert torch.get_num_threads() == max(1, machine.usable_cores() // 2)
         torch.set_num_threads(1)
         machine.limit_threads_per_worker(SimpleNamespace())
         assert torch.get_num_threads() == 1

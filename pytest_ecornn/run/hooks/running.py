@@ -69,7 +69,7 @@ class RunPlugin:
         self._compared: RegressionReport | None = None
         self._at_sigterm: Any = None
         if not is_bench:  # what is timed has all cores, one row at a time
-            machine.limit_threads_per_worker(config)
+            machine.limit_threads_per_worker(config, self.session.share.count if self.session.share else 1)
         user_folder.redirect_plugins(config, Path(self.session.shared_folder))
         self._collection = Collection(config, self.session, self._set_total)
         config.pluginmanager.register(Grouping(), "ecornn-grouping")

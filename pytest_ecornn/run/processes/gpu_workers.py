@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ecornn.run.processes.proof_workers import CORES_EACH, HOST_BYTES_EACH, MAX_WORKERS
 from pytest_ecornn.system import machine, memory
-from pytest_ecornn.system.gpus.host_share import HostShare, visible_gpus
+from pytest_ecornn.system.gpus.host_share import HostShare, gpus_of_one_kind
 
 _DEVICE = "cuda"  # of cases that any GPU may run
 
@@ -24,7 +24,7 @@ class GpuWorkers:
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
         """Gives workers of this host their GPUs, before they start; a worker in the place of a dead one has its GPU."""
         local = [spec for spec in specs if spec.popen]
-        gpus = visible_gpus() if set(self._devices) == {_DEVICE} else []
+        gpus = gpus_of_one_kind() if set(self._devices) == {_DEVICE} else []
         count = min(len(gpus), len(local))
         if count > 1:
             for number, spec in enumerate(local):
@@ -36,7 +36,7 @@ def auto_worker_count(devices: Sequence[str]) -> int | None:
 
     Verification keeps all of them busy. They time one at a time on each GPU.
     """
-    gpus = len(visible_gpus()) if set(devices) == {_DEVICE} else 0
+    gpus = len(gpus_of_one_kind()) if set(devices) == {_DEVICE} else 0
     if gpus < 2:
         return None
     on_cores, on_host = int(machine.usable_cores() / CORES_EACH), (memory.available_bytes() or 0) // HOST_BYTES_EACH

@@ -33,7 +33,7 @@ class HostShare:
         return f"{others} in use, on {machine.usable_cores()} cores"
 
     def environment(self, gpus: Sequence[str]) -> dict[str, str]:
-        """Returns the variables with which a process is to start. gpus: as `visible_gpus` names them."""
+        """Returns the variables with which a process is to start. gpus: as `gpus_of_one_kind` names them."""
         return {_VISIBLE: gpus[self.number - 1], _VARIABLE: str(self)}
 
     def cores(self, usable: Sequence[int]) -> list[int]:
@@ -54,7 +54,7 @@ class HostShare:
 
 def taken() -> HostShare | None:
     """Takes the share that this process was started with, and returns it; None where there is none."""
-    text = os.environ.get(_VARIABLE)
+    text = os.environ.pop(_VARIABLE, "")  # no process that this one starts takes a share of the share
     if not text:
         return None
     share = HostShare(*map(int, text.split("/")))
@@ -62,8 +62,10 @@ def taken() -> HostShare | None:
     return share
 
 
-def visible_gpus() -> list[str]:
-    """Returns the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them. CUDA is not initialised."""
+def gpus_of_one_kind() -> list[str]:
+    """Returns the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; none where they are of several kinds."""
     count = torch.cuda.device_count()
+    if len({torch.cuda.get_device_name(index) for index in range(count)}) > 1:
+        return []
     given = [one.strip() for one in os.environ.get(_VISIBLE, "").split(",") if one.strip()]
     return (given or list(map(str, range(count))))[:count]

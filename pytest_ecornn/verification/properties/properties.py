@@ -95,6 +95,7 @@ def check(subject: PropertyContext, chosen: Iterable[Property] = PROPERTIES) -> 
 
 
 def _check(one: Property, subject: PropertyContext) -> str:
+    subject.forget_layers()
     try:
         message = one.check(subject)
     except NotApplicable as reason:

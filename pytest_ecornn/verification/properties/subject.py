@@ -57,6 +57,10 @@ class PropertyContext:
         """Other contents for the same weights, lengths in another order."""
         return self.other_contents("other")
 
+    def forget_layers(self) -> None:
+        """Forgets what other layers than its own have declared: each property judges by those that it builds."""
+        self._others.clear()
+
     def other_contents(self, name: str) -> Problem:
         """Draws other contents by `name` for the same weights, lengths in another order, as `other_problem` does."""
         lengths = None if self.problem.lengths is None else contents.placed_tensor(self.problem.lengths, lambda t: t.roll(1))

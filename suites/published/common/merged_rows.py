@@ -21,7 +21,7 @@ def missing(row: Any) -> int:
 def merge_rows(rows: Sequence[Any], others: Sequence[Any], where: str) -> list[Any]:
     """Both, one for each label: the row that lacks fewer figures, the former of two that lack as many.
 
-    Raises ValueError where a row has two sets of figures.
+    A row stays whole: its ratios were measured together. Raises ValueError where two that lack nothing differ.
     """
     found = {row.label: row for row in rows}
     for row in others:

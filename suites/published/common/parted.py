@@ -15,7 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pytest_ecornn.reporting import files
 from pytest_ecornn.reporting.markdown_syntax import document, escape
+from pytest_ecornn.results.run_info import check_fingerprint
 from pytest_ecornn.results.shard import Shard, shard_argument
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.common import runs
@@ -100,12 +102,12 @@ class ReportPlan:
         groups = {name: [one for one in part.groups if {name, one} & {*names}] for name, part in self.parts.items()}
         return {name: found for name, found in groups.items() if found or name in names}
 
-    def join(self, folder: Path, files: Sequence[Path]) -> None:
-        """Writes one report of what these JSON files hold. A single one is rendered anew.
+    def joined(self, paths: Sequence[Path]) -> Report:
+        """Returns one report of what these JSON files hold.
 
         Raises ValueError where one holds no such report, was made otherwise, or differs in a row.
         """
-        found = {path: self.read(path) for path in files}
+        found = {path: self.read(path) for path in paths}
         first, *_ = found
         report = Report(self, found[first]["machine"], found[first]["allocator"])
         for path, one in found.items():
@@ -117,21 +119,20 @@ class ReportPlan:
                 report.ended[name] = "; ".join(dict.fromkeys([*filter(None, [report.ended.get(name)]), why]))
             report.runs += [run for run in runs.of_report(one) if run not in report.runs]
         report.runs.sort(key=lambda run: run.began)
-        report.write(folder)
+        return report
+
+    def join(self, folder: Path, paths: Sequence[Path]) -> None:
+        """Writes the report that `joined` returns."""
+        self.joined(paths).write(folder)
 
     def _differences(self, first: dict[str, Any], other: dict[str, Any]) -> list[str]:
-        version = other["schema_version"]
-        different = [f"schema_version: {self.schema_version} and {version}"] if version != self.schema_version else []
-        return different + machine.same_machine(*({**one["machine"], "allocator": one["allocator"]} for one in (first, other)))
+        return machine.same_machine(*({**one["machine"], "allocator": one["allocator"]} for one in (first, other)))
 
     def _load_previous(self, path: Path, report: Report) -> dict[str, list[Any]]:
         """Rows of another run, by part, with what it has not reached. Raises ValueError for another version or kind of GPU."""
         found = self.read(path)
         one, other = found["machine"], report.machine
-        pairs = [
-            ("schema_version", found["schema_version"], self.schema_version),
-            ("GPU", _gpus(one), _gpus(other)),
-        ]
+        pairs = [("GPU", _gpus(one), _gpus(other))]
         pairs += [(name, one[name], other[name]) for name in _SAME]
         if different := [f"{name} {then} and {now}" for name, then, now in pairs if then != now]:
             raise ValueError(f"rows of {path} cannot stand in this report: {'; '.join(different)}")
@@ -143,6 +144,8 @@ class ReportPlan:
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             mistyped = [name for name in _NEEDED if not isinstance(found[name], _NEEDED[name])]
+            check_fingerprint(found["machine"])
+            _headline(found["machine"], "")
         except OSError as error:
             raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from error
         except (ValueError, RecursionError, LookupError, TypeError) as error:
@@ -151,6 +154,8 @@ class ReportPlan:
             ) from error
         if mistyped:
             raise ValueError(f"{path}: expected other types of {', '.join(mistyped)}")
+        if found["schema_version"] != self.schema_version:
+            raise ValueError(f"{path}: expected schema_version {self.schema_version}, got {found['schema_version']}")
         return found
 
     def rows(self, path: Path, found: dict[str, Any]) -> dict[str, list[Any]]:
@@ -220,6 +225,12 @@ def _fill(found: list[Any], rows: Iterator[Any], earlier: Sequence[Any], write: 
         write(f"{late} not reached")
 
 
+def _headline(fingerprint: dict[str, Any], allocator: str) -> str:
+    """The machine in a line. Raises LookupError or TypeError where a fingerprint lacks what it names."""
+    threads = f"{fingerprint['cores']} cores, {fingerprint['threads']['torch']} threads"
+    return f"{machine.gpu_summary(fingerprint)}; {threads}; {allocator}"
+
+
 def _gpus(found: dict[str, Any]) -> list[str]:
     return list((found["gpu"] or {}).get("names") or [])
 
@@ -245,11 +256,10 @@ class Report:
     ended: dict[str, str] = field(default_factory=dict)
 
     def markdown(self) -> str:
-        threads = f"{self.machine['cores']} cores, {self.machine['threads']['torch']} threads; {self.allocator}"
         return document(
             [
                 f"# {self.plan.title}",
-                escape(f"{machine.gpu_summary(self.machine)}; {threads}; {runs.describe(self.runs)}."),
+                escape(f"{_headline(self.machine, self.allocator)}; {runs.describe(self.runs)}."),
                 *(part for name in self.plan.order for part in self._part(name)),
             ]
         )
@@ -272,9 +282,8 @@ class Report:
         return json.dumps(whole, indent=1, default=_fields).removesuffix("\n}") + f',\n "rows": {{\n{parts}\n }}\n}}\n'
 
     def write(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{self.plan.name}.md").write_text(self.markdown())
-        (folder / f"{self.plan.name}.json").write_text(self.as_json())
+        files.write(folder / f"{self.plan.name}.md", self.markdown())
+        files.write(folder / f"{self.plan.name}.json", self.as_json())
         for name in self.rows:
             for file, picture in self._figures(name).items():
-                (folder / file).write_text(picture)
+                files.write(folder / file, picture)

@@ -12,7 +12,7 @@ from pytest_ecornn.system import machine, memory
 
 @pytest.fixture(autouse=True)
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_workers, "visible_gpus", lambda: ["0", "GPU-b"])
+    monkeypatch.setattr(gpu_workers, "gpus_of_one_kind", lambda: ["0", "GPU-b"])
     monkeypatch.setattr(machine, "usable_cores", lambda: 32)
     monkeypatch.setattr(memory, "available_bytes", lambda: 2**38)
 
@@ -54,5 +54,5 @@ def test_some_workers_of_each_gpu_are_started_by_themselves(monkeypatch: pytest.
 
 def test_elsewhere_xdist_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert auto_worker_count(["cpu"]) is None
-    monkeypatch.setattr(gpu_workers, "visible_gpus", lambda: ["0"])
+    monkeypatch.setattr(gpu_workers, "gpus_of_one_kind", lambda: ["0"])
     assert auto_worker_count(["cuda"]) is None

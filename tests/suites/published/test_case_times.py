@@ -175,7 +175,7 @@ def test_a_later_run_goes_on_after_an_earlier_one(tmp_path: Path) -> None:
 def test_rows_of_another_version_are_not_taken_over(tmp_path: Path) -> None:
     one = plan(["a"], [])
     one.run(tmp_path, 10.0, ["first"])
-    with pytest.raises(ValueError, match="cannot stand in this report: schema_version 1 and 2"):
+    with pytest.raises(ValueError, match="expected schema_version 2, got 1"):
         replace(one, schema_version=2).run(tmp_path / "new", 10.0, ["first"], tmp_path / "some.json")
 
 

@@ -145,6 +145,9 @@ def test_a_report_that_is_not_there_is_said_in_one_line(
         ({"rows": {"times": 3}}, r"expected rows of some \(TypeError"),
         ({"rows": {"times": [{"label": "a"}, 7]}}, r"expected rows of some \(TypeError"),
         ({"rows": {"others": []}}, "rows of others are only written, never read"),
+        ({"schema_version": 7}, "expected schema_version 1, got 7"),
+        ({"machine": {"gpu": 3}}, r"expected the JSON of a report of some \(ValueError: machine.gpu"),
+        ({"machine": {}}, r"expected the JSON of a report of some \(KeyError"),
     ],
 )
 def test_what_is_no_report_is_refused_in_one_line(changed: Any, said: str, tmp_path: Path) -> None:
@@ -247,7 +250,6 @@ def test_other_figures_of_one_row_are_not_joined(tmp_path: Path) -> None:
     [
         ({"machine": {"commit": "beef"}}, "commit: .* and beef"),
         ({"machine": {"cores": 999}}, r"cores: \d+ and 999"),
-        ({"schema_version": 7}, "schema_version: 1 and 7"),
         ({"allocator": "jemalloc"}, "allocator: .* and jemalloc"),
     ],
 )

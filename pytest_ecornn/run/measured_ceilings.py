@@ -1,0 +1,60 @@
+"""What each device of a run reaches at most, measured once a run and shared by its processes through files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from pytest_ecornn.contract import Case
+from pytest_ecornn.measurement import roofline
+from pytest_ecornn.measurement.roofline import Ceilings
+
+
+class MeasuredCeilings:
+    """own: distinguishes devices that processes of one run have under one name, as each has a GPU of its own."""
+
+    def __init__(self, folder: Path, cases: Sequence[Case], own: str = ""):
+        self._folder, self._cases, self._own = folder, cases, own
+
+    def of_device(self, device: str) -> Ceilings:
+        """The device's, measured by whichever process needs them first. Call it with the device alone."""
+        path = self._path(device)
+        return _read(path) if path.exists() else self.remeasured(device)
+
+    def remeasured(self, device: str) -> Ceilings:
+        """The device's, measured once more: what a row has beaten may have been measured during a disturbance."""
+        path = self._path(device)
+        dtypes = dict.fromkeys(case.dtype for case in self._cases if case.device == device)
+        now = roofline.measure_ceilings(dtypes, device)
+        if path.exists():
+            now = now.elementwise_max(_read(path))
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(now.as_dict()))
+        partial.replace(path)
+        return now
+
+    def as_report(self, devices: Iterable[str]) -> dict[str, Any]:
+        """The ceilings as a report states them, a GPU's by its name; of several GPUs of one name the highest."""
+        found: dict[str, Any] = {}
+        for device in devices:
+            paths = [*self._folder.glob(f"{_stem(device)}.json"), *self._folder.glob(f"{_stem(device)}@*.json")]
+            if paths:
+                highest = reduce(Ceilings.elementwise_max, map(_read, paths))
+                prefix = "" if device == "cpu" else f"{device} "
+                found |= {f"{prefix}{name}": value for name, value in highest.as_dict().items()}
+        return found
+
+    def _path(self, device: str) -> Path:
+        return self._folder / f"{_stem(device)}{self._own and f'@{self._own}'}.json"
+
+
+def _stem(device: str) -> str:
+    return f"ceilings-{device.replace(':', '-')}"
+
+
+def _read(path: Path) -> Ceilings:
+    return Ceilings.from_dict(json.loads(path.read_text()))
