@@ -6,8 +6,9 @@ import contextlib
 import json
 import os
 import socket
+import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ _CONNECT_SECONDS = 5.0
 _START_SECONDS, _MORE_SECONDS = 120.0, 20.0  # until the first host runs, and from then on until all do
 _ANSWER_SECONDS = 60.0
 _CLIENT = "ray://"
+_TOKEN_HINT = "; is RAY_AUTH_MODE (token or disabled) the cluster's?"
 _OF_THE_CHECKOUT = ("commit", "dirty", "benchmark_commit_info")  # in a fingerprint; no repository travels
 _LOCAL_STORE_BYTES = 100 * 2**20  # hardly anything is put there
 
@@ -64,11 +66,10 @@ class RayCluster:
         local: dict[str, Any] = {"object_store_memory": _LOCAL_STORE_BYTES} if address == "local" else {}
         settings = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False, **local}
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(action="ignore"), _quiet():
                 ray.init(address=address, runtime_env=travel.runtime_env(), **settings)
         except Exception as error:
-            raise usage_error(address, error) from error
+            raise usage_error(address, error, _TOKEN_HINT) from error
         self.hosts: dict[Place, Host] = {}
 
     def places(self) -> list[Place]:
@@ -134,7 +135,7 @@ class RayCluster:
         except ray.exceptions.RuntimeEnvSetupError as error:
             raise usage_error(self._address, error) from error
         except RayError as error:
-            self._failure = str(error).strip().rpartition("\n")[2].strip()
+            self._failure = str(error).strip().rpartition("\n")[2].strip() + _TOKEN_HINT
             return None
         if info.version != pytest_ecornn.__version__:
             expected = f"pytest-ecornn {pytest_ecornn.__version__} on {info.name}"
@@ -164,6 +165,20 @@ def _create(place: Place) -> Any:
     return ray.remote(WorkerHost).options(max_concurrency=MAX_CALLS, **options).remote()
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Drops what libraries write to the standard error meanwhile, past Python too: Ray tells each of its attempts."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def _drop(data: object, ignore_prefix: bool) -> None:
     """Prints nothing: Ray has no setting for this."""
 
@@ -186,6 +201,6 @@ def _check_reachable(address: str) -> None:
         raise pytest.UsageError(f"--ecornn-ray {address}: expected a Ray cluster there, got: {reason}") from error
 
 
-def usage_error(address: str, error: Exception) -> pytest.UsageError:
+def usage_error(address: str, error: Exception, hint: str = "") -> pytest.UsageError:
     """Ray's error in one line."""
-    return pytest.UsageError(f"--ecornn-ray {address}: {' '.join(str(error).split()) or type(error).__name__}")
+    return pytest.UsageError(f"--ecornn-ray {address}: {' '.join(str(error).split()) or type(error).__name__}{hint}")

@@ -23,10 +23,9 @@ BEFORE_STEPS = "            outputs = []"
 CRASHES = samples.RIGHT.replace(BEFORE_STEPS, f"            import ctypes; ctypes.string_at(0)\n{BEFORE_STEPS}", 1)
 SLOWLY = """
 import time
-import pytest
 
 def pytest_runtest_call():
-    time.sleep(0.2)
+    time.sleep(0.3)
 """
 
 
@@ -73,8 +72,8 @@ def test_rows_are_those_of_a_run_without_ray_and_a_crash_costs_its_own(foreign: 
 
 
 def test_no_row_is_lost_or_doubled_where_a_node_and_then_the_run_are_killed(foreign: Foreign, nodes: RayNodes) -> None:
-    foreign.write("conftest.py", SLOWLY)
-    options = [*VERIFY, *MANY, "-k", "fixed", "--ecornn-ray", nodes.address]
+    foreign.write("slowly.py", SLOWLY)
+    options = [*VERIFY, *MANY, "-k", "fixed", "-p", "slowly", "--ecornn-ray", nodes.address]
     run = started(foreign, *options)
     wait_for_rows(foreign, 3)
     nodes.kill()
