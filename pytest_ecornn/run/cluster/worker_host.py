@@ -23,6 +23,7 @@ _CHUNK_BYTES = 64 * 1024  # below what Ray puts into its object store
 _POLL_SECONDS, _GATHER_SECONDS = 20.0, 0.002
 _KILLED_SECONDS = 2.0
 _KILLS = (-9, -15)
+_LAST_ERROR_SECONDS = 0.5  # for what a worker wrote before its end
 _MAX_ERROR_CHARS = 300
 _BOOTSTRAP = "import sys;exec(eval(sys.stdin.readline()))"  # execnet's
 _FINGERPRINT = (
@@ -137,6 +138,7 @@ class _Worker:
     def _collect_output(self, stream: IO[bytes]) -> None:
         """Its end is the worker's: processes that a row has left behind may keep the standard error open."""
         self._collect(stream, self._out)
+        self._collectors[1].join(_LAST_ERROR_SECONDS)
         with self._changed:
             self._is_open = False
             self._changed.notify_all()
