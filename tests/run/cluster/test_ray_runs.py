@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -103,6 +104,9 @@ def test_times_are_taken_alone_and_reported_with_their_machine(foreign: Foreign,
     rows = [row for row in foreign.rows_by_key().values() if row["kind"] == "benchmark"]
     assert len(rows) == 2
     assert all(row["timing"]["against"][0]["baseline"] == "torch_cpu" for row in rows)
+    run = json.loads((foreign.path / "reports/local/report.json").read_text())["run"]
+    assert run["ceilings"]["copy_points"]  # which its hosts have measured
+    assert run["machine"]["cores"] > 0
 
 
 def test_a_cluster_without_a_gpu_has_no_place_for_cuda(foreign: Foreign, nodes: RayNodes) -> None:
