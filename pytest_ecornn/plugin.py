@@ -24,14 +24,24 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
-    if is_active(config) and config.getoption("--ecornn-isolate"):
-        from pytest_ecornn.run.processes.isolation import configure_options
-
-        configure_options(config)
+    if is_active(config):
+        _configure_processes(config)
     try:
         return (yield)
     except pytest.UsageError as error:
         raise _printable(error) from error
+
+
+def _configure_processes(config: pytest.Config) -> None:
+    """Sets what rows in other processes need. pytest-xdist is yet to read its options."""
+    if config.getoption("--ecornn-ray") is not None:
+        from pytest_ecornn.run.cluster import ray_options
+
+        ray_options.configure_options(config)
+    elif config.getoption("--ecornn-isolate"):
+        from pytest_ecornn.run.processes import isolation
+
+        isolation.configure_options(config)
 
 
 def _printable(error: pytest.UsageError) -> pytest.UsageError:

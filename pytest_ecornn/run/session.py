@@ -189,7 +189,8 @@ class RunSession:
     @cached_property
     def finished(self) -> dict[tuple[str, str, str], Row]:
         """The rows of the run that this one resumes."""
-        path = self.options.report / journal.NAME
+        path = self._shared / journal.NAME  # on another host
+        path = path if path.exists() else self.options.report / journal.NAME
         if not self.options.resume or not path.exists():
             return {}
         try:

@@ -60,6 +60,7 @@ class RunPlugin:
         self._config = config
         self._is_worker = bool(worker_input(config))
         self._started, self._start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+        self.host_machine: dict[str, Any] = {}  # fingerprint of other hosts that run the rows
         self._journal: journal.Journal | None = None
         self._folder_lock: FolderLock | None = None
         self.session.lock.say = self._say
@@ -198,7 +199,7 @@ class RunPlugin:
 
     @cached_property
     def machine(self) -> dict[str, Any]:
-        return {**machine.fingerprint(self._config.rootpath), "allocator": self.session.allocator}
+        return {**machine.fingerprint(self._config.rootpath), **self.host_machine, "allocator": self.session.allocator}
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -197,6 +197,15 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "--ecornn-ray",
+        {
+            "metavar": "ADDRESS",
+            "help": "Run rows as --ecornn-isolate does, in workers on the hosts of a Ray cluster: one for each GPU; on CPUs "
+            "one for each core, or with --ecornn-bench one for each host. ADDRESS is auto, local, host:port or "
+            "ray://host:port, as ray.init takes it. Needs the extras [ray] and [test].",
+        },
+    ),
+    (
         "--ecornn-timeout",
         {
             "type": float,

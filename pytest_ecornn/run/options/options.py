@@ -91,7 +91,7 @@ class Options:
             report=here / given("report"),
             resume=given("resume"),
             proof_workers=given("proof-workers"),
-            isolate=given("isolate"),
+            isolate=given("isolate") or given("ray") is not None,
             timeout=given("timeout"),
             memory_bytes=int(given("memory") * 2**30) if given("memory") else None,
         )

@@ -23,8 +23,8 @@ class GpuWorkers:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
         """Gives workers of this host their GPUs, before they start; a worker in the place of a dead one has its GPU."""
-        local = [spec for spec in specs if spec.popen]
-        gpus = gpus_of_one_kind() if set(self._devices) == {_DEVICE} else []
+        local = [spec for spec in specs if spec.popen and not spec.ray_host]
+        gpus = gpus_of_one_kind() if len(local) > 1 and set(self._devices) == {_DEVICE} else []
         count = min(len(gpus), len(local))
         if count > 1:
             for number, spec in enumerate(local):

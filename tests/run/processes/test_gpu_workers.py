@@ -42,6 +42,12 @@ def test_workers_elsewhere_have_no_gpu_of_this_host() -> None:
     assert given(["cuda"], "popen", "ssh=other", "popen") == [("0", "1/2"), None, ("GPU-b", "2/2")]
 
 
+def test_workers_of_a_cluster_have_the_gpus_that_it_gives_them() -> None:
+    made = [XSpec("popen//ray_host=a"), XSpec("popen//ray_host=b")]
+    GpuWorkers(["cuda"]).pytest_xdist_setupnodes(made)
+    assert [one.env for one in made] == [{}, {}]
+
+
 def test_some_workers_of_each_gpu_are_started_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     assert auto_worker_count(["cuda"]) == 24
     monkeypatch.setattr(machine, "usable_cores", lambda: 16)

@@ -1,0 +1,129 @@
+"""pytest-xdist's session with workers on the hosts of a Ray cluster: a lost host costs time, a new one is put to work."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.exceptions import RayError
+from xdist.dsession import DSession, TerminalDistReporter
+
+from pytest_ecornn.measurement.roofline import Ceilings
+from pytest_ecornn.results import formatting
+from pytest_ecornn.run.cluster.cluster_workers import ClusterWorkers, host_of, is_host_lost
+from pytest_ecornn.run.cluster.ray_cluster import Host, RayCluster
+from pytest_ecornn.run.cluster.travel import Travel
+
+_LOOK_SECONDS = 2.0  # between looks for free places
+
+
+class ClusterSession(DSession):  # type: ignore[misc]
+    """shared: the run's folder here. files: what each host's is to hold, by name."""
+
+    def __init__(self, config: pytest.Config, cluster: RayCluster, travel: Travel, shared: Path, files: dict[str, bytes]):
+        super().__init__(config)
+        self._cluster, self._travel, self._shared, self._files = cluster, travel, shared, files
+        self._ended = threading.Event()
+        self._recruiter = threading.Thread(target=self._recruit, daemon=True)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        self._report_on_terminal()
+        hosts = list(self._cluster.hosts.values())
+        self.nodemanager = ClusterWorkers(self.config, hosts, self._travel, self._shared, self._files)
+        nodes = self.nodemanager.setup_nodes(putevent=self.queue.put)
+        self._active_nodes.update(nodes)
+        self._session = session
+        self.config.option.tx = ["popen"] * len(nodes)  # the scheduler waits for so many
+        started = [host_of(node) for node in nodes]
+        for host in hosts:
+            if host not in started:
+                self._cluster.lose(host)
+        self._recruiter.start()
+
+    def _report_on_terminal(self) -> None:
+        """Shows the progress of workers, as pytest-xdist does, which is configured after the terminal."""
+        self.terminal = self.config.pluginmanager.getplugin("terminalreporter")
+        if self.terminal:
+            self.terminal.showfspath = False
+            self.trdist = TerminalDistReporter(self.config)
+            self.config.pluginmanager.register(self.trdist, "terminaldistreporter")
+
+    @pytest.hookimpl
+    def pytest_sessionfinish(self) -> None:
+        self._ended.set()
+        if self._recruiter.is_alive():
+            self._recruiter.join()
+        for host in list(self._cluster.hosts.values()):
+            with contextlib.suppress(RayError):
+                self._keep_ceilings(host)
+        super().pytest_sessionfinish()
+
+    def _keep_ceilings(self, host: Host) -> None:
+        """Stores what the host has measured for the report: of several hosts the highest."""
+        for name, text in host.ask("ceilings").items():
+            path, measured = self._shared / name, Ceilings.from_dict(json.loads(text))
+            if path.exists():
+                measured = measured.elementwise_max(Ceilings.from_dict(json.loads(path.read_text())))
+            path.write_text(json.dumps(measured.as_dict()))
+
+    def loop_once(self) -> None:
+        """Handles one event. Rows of a lost host may find all other workers at their end, or no other host."""
+        if not self._active_nodes:
+            self._start_again()
+        while not self._active_nodes:
+            name, arguments = self.queue.get()
+            getattr(self, f"worker_{name}")(**arguments)
+        super().loop_once()
+
+    def _start_again(self) -> None:
+        """Starts a worker on each host, whose last one has ended."""
+        assert self.nodemanager is not None
+        for gateway in self.nodemanager.group:
+            gateway.exit()
+        for host in list(self._cluster.hosts.values()):
+            self.worker_hostready(host)
+        if not self._active_nodes:
+            self.report_line("\nno host is left: waiting for one; Ctrl-C ends the run, --ecornn-resume goes on from there")
+
+    def _clone_node(self, node: Any) -> Any:
+        """A new worker where the host is alive; otherwise the host is given up, and its rows go to others."""
+        if not is_host_lost(node) and (clone := super()._clone_node(node)) is not None:
+            return clone
+        host = host_of(node)
+        self._cluster.lose(host)
+        left = formatting.count(len(self._cluster.hosts), "worker")
+        self.report_line(f"\nlost host {host.info.name} of worker {node.gateway.id}: its rows go to others; {left} left")
+        self._stop_waiting_for(node)
+        return None
+
+    def _stop_waiting_for(self, node: Any) -> None:
+        """Begins with fewer workers, where not all had collected."""
+        if self.sched.collection is None:
+            self.sched.node2collection.pop(node, None)
+            self.sched.numnodes = max(1, self.sched.numnodes - 1)
+            if self.sched.nodes and self.sched.collection_is_completed:
+                self.sched.schedule()
+
+    def worker_hostready(self, host: Host) -> None:
+        """Puts a host to work that came later, or once more."""
+        assert self.nodemanager is not None
+        if host in map(host_of, self._active_nodes):
+            return
+        node = self.nodemanager.setup_node(self.nodemanager.spec_of(host), self.queue.put)
+        if node is None:
+            self._cluster.lose(host)
+            return
+        self._active_nodes.add(node)
+        self.report_line(f"\nhost {host.info.name} goes on with worker {node.gateway.id}")
+
+    def _recruit(self) -> None:
+        """Looks for places that nothing holds, in a thread of its own, until the run ends."""
+        while not self._ended.wait(_LOOK_SECONDS):
+            with contextlib.suppress(RayError, pytest.UsageError):
+                for host in self._cluster.start_missing():
+                    self.queue.put(("hostready", {"host": host}))
