@@ -100,6 +100,8 @@ def test_the_pointer_shows_the_values_of_all_lines_with_intervals(open_page: Ope
     assert readout(page) == f"T, time steps 64: scan_cpu on {case(64)}, {interval(32)}"
     page.mouse.move(*place(page, CURVE, 256, 768))
     assert readout(page) == f"T, time steps 256: sequential on {case(256)}, {interval(768)}"
+    page.mouse.move(*place(page, CURVE, 33, 7.9))  # closer to a point at 16, but to the size 64
+    assert readout(page).startswith("T, time steps 64: scan_cpu")
     page.mouse.move(0, 0)
     assert set(values(page).values()) == {""}
 
@@ -117,6 +119,8 @@ def test_a_roofline_shows_the_row_the_rate_and_the_roof_at_its_place(open_page: 
     assert readout(page, ROOFLINE) == f"operations a byte 10: scan_cpu on {case(64)}, 264 GFLOP/s"
     roof = "memory 50.0 GB/s, products 800 GFLOP/s"
     assert values(page, ROOFLINE) == {"scan_cpu": "264 GFLOP/s", "sequential": "97.3 GFLOP/s", roof: "500 GFLOP/s"}
+    corner = "[...charts].map(({ data: [xs, ...lines] }) => lines.map((line) => line[xs.indexOf(16)]))"
+    assert 800 in page.evaluate(corner)[ROOFLINE]  # where memory and products allow the same
 
 
 def test_a_legend_entry_hides_and_shows_a_line(open_page: Open) -> None:
@@ -135,12 +139,12 @@ def test_a_legend_entry_hides_and_shows_a_line(open_page: Open) -> None:
     assert readout(page).startswith("T, time steps 64: sequential")
 
 
-def zoom(page: Any) -> None:
-    """Drags over the middle of the curve."""
-    left, top = place(page, CURVE, 30, 100)
-    page.mouse.move(left, top)
+def zoom(page: Any, first: float = 30, last: float = 100, top: float | None = None) -> None:
+    """Drags over a part of the curve, from left to right."""
+    top = top or place(page, CURVE, 1, 100)[1]
+    page.mouse.move(place(page, CURVE, first, 1)[0], top)
     page.mouse.down()
-    page.mouse.move(place(page, CURVE, 100, 100)[0], top + 4, steps=4)
+    page.mouse.move(place(page, CURVE, last, 1)[0], top, steps=4)
     page.mouse.up()
 
 
@@ -157,6 +161,21 @@ def test_dragging_zooms_and_a_double_click_or_the_button_resets(open_page: Open)
     zoom(page)
     reset.click()
     assert (x_range(page), reset.is_disabled()) == (everything, True)
+
+
+def test_a_drag_that_ends_where_a_point_comes_to_lie_opens_nothing(open_page: Open) -> None:
+    page = open_page()
+    low, high = x_range(page)
+    end = 0.7  # of the axis
+    last = low * (high / low) ** end
+    first = (64 / last**end) ** (1 / (1 - end))  # 64 comes to lie at the same share of the axis
+    zoom(page, first, last)
+    left, top = place(page, CURVE, 64, 192)
+    page.locator("figure").first.get_by_role("button", name="Reset zoom").click()
+    assert place(page, CURVE, last, 1)[0] == pytest.approx(left, abs=2)
+    zoom(page, first, last, top)
+    assert page.locator("dialog[open]").count() == 0
+    assert readout(page).startswith("T, time steps 64: sequential")
 
 
 def test_a_drag_over_both_axes_zooms_both(open_page: Open) -> None:
@@ -292,3 +311,16 @@ def test_names_are_text_in_pictures(open_page: Open) -> None:
     page.mouse.move(*place(page, CURVE, 64, 32))
     assert values(page) == {name: interval(32)}
     assert page.evaluate("window.ran") is None
+
+
+def test_what_is_no_number_is_left_out(open_page: Open) -> None:
+    rows = measured()
+    for one in (rows[1], rows[4]):  # of T64
+        assert one.timing
+        one.timing.time_us, one.timing.gflop_per_s = float("nan"), float("inf")
+    page = open_page(html.render(replace(sample_run(), ceilings=CEILINGS), rows, set()))
+    page.mouse.move(*place(page, CURVE, 64, 32))
+    assert "T, time steps" in readout(page)
+    assert "T64" not in readout(page)
+    page.mouse.move(*place(page, ROOFLINE, 10, 264))
+    assert "T64" not in readout(page, ROOFLINE)

@@ -9,7 +9,7 @@ function lineOf(picture, rows, n) {
   const name = text("implementation", rows[0]);
   const points = rows.map((row, i) => {
     const [y, low, high] = picture.y ? [picture.y[n][i]] : data[picture.column][row][0];
-    const value = picture.y ? `${significant(y)} ${picture.axes[1]}` : durationInterval(y, low, high);
+    const value = picture.y ? `${significant(y ?? NaN)} ${picture.axes[1]}` : durationInterval(y, low, high);
     const interval = hasPlace(low) && hasPlace(high) ? { low, high } : {};
     return { x: picture.x[n][i], y, ...interval, row, text: value, label: `${name} on ${text("case", row)}, ${value}` };
   });
