@@ -44,7 +44,7 @@ def _url(path: str) -> str:
 
 def _render(name: str, title: str, home: str, **values: object) -> str:
     style = page.asset(html.__name__, "report.css") + page.asset(__package__, "site.css")
-    return page.render(__package__, name, style, page.asset(__package__, "site.js"), title=title, home=home, **values)
+    return page.render(__package__, name, style, [page.asset(__package__, "site.js")], title=title, home=home, **values)
 
 
 def _suite_page(run: StoredRun, suite: SuiteReport) -> str:

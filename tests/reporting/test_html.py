@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -19,6 +20,8 @@ from pytest_ecornn.reporting.html import curves, rooflines
 from pytest_ecornn.results.rows import Row
 from tests.helpers.reporting_samples import CASES, HOSTILE, many_rows, row, sample_rows, sample_run, timing
 
+LIBRARY = Path(html.__file__).parent / "vendor/uplot"
+SCRIPTS = 7  # data, numbers, the library, three that draw by it, and the page's own
 MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;"
 
 
@@ -123,7 +126,7 @@ def test_markup_in_a_row_is_text(name: str, text: str) -> None:
     setattr(bad, name, text)
     failed = replace(bad, status="failed", timing=None, case=CASES[1] if name != "case" else text)
     page = Page(render([bad, failed, *sample_rows()]))
-    assert len(page.all("script")) == 2
+    assert len(page.all("script")) == SCRIPTS
     assert not page.all("img")
     assert not [key for _, attributes in page.elements for key in attributes if key.startswith("on")]
     assert all(len(attributes) <= 8 for _, attributes in page.elements)
@@ -135,7 +138,7 @@ def test_markup_in_the_run_is_text() -> None:
     run.machine["cpu"] = MARKUP
     rows = sample_rows()
     page = Page(html.render(run, rows, unproven(rows)))
-    assert len(page.all("script")) == 2
+    assert len(page.all("script")) == SCRIPTS
     assert not page.all("img")
 
 
@@ -144,9 +147,10 @@ def test_the_page_runs_its_own_script_alone_and_fetches_nothing() -> None:
     page = Page(text)
     (policy,) = (one["content"] for one in page.all("meta") if one.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None
-    for tag, at in (("script", 1), ("style", 0)):
-        digest = b64encode(sha256(page.raw[tag][at].encode()).digest()).decode()
-        assert f"{tag}-src 'sha256-{digest}'" in policy
+    directives = dict(one.strip().split(" ", 1) for one in policy.split(";"))
+    for tag, texts in (("script", page.raw["script"][1:]), ("style", page.raw["style"])):
+        digests = [b64encode(sha256(text.encode()).digest()).decode() for text in texts]
+        assert directives[f"{tag}-src"] == " ".join(f"'sha256-{digest}'" for digest in digests)
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     loading = [
@@ -154,6 +158,23 @@ def test_the_page_runs_its_own_script_alone_and_fetches_nothing() -> None:
     ]
     assert not loading
     assert not re.findall(r"@import|url\(", page.raw["style"][0])
+
+
+def test_the_library_is_inlined_unchanged_with_its_licence_where_there_are_pictures() -> None:
+    """The digests are those of the published package."""
+    published = {
+        "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+        "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+    }
+    assert {name: sha256((LIBRARY / name).read_bytes()).hexdigest() for name in published} == published
+    text, licence = render(sample_rows()), (LIBRARY / "LICENSE").read_text()
+    script, style = ((LIBRARY / name).read_text() for name in published)
+    assert script in Page(text).raw["script"]
+    assert style in Page(text).raw["style"][0]
+    assert f"<!-- {licence} -->" in text
+    without = render([row("scan_cpu", CASES[0], status="failed", reason="off by 1")])
+    assert "uPlot" not in without
+    assert licence not in without
 
 
 def test_a_run_without_times_is_a_page_too() -> None:
@@ -164,6 +185,7 @@ def test_a_run_without_times_is_a_page_too() -> None:
 def test_what_is_no_number_is_still_json() -> None:
     odd = row("scan_cpu", CASES[0], timing=timing(float("nan"), {"torch_cpu": 900.0}))
     data = data_of(render([odd]))
+    assert data["timing"][0][0][0] is None
     assert data["timing"][0][3][0] is None
 
 
@@ -180,6 +202,12 @@ def test_cases_that_differ_in_one_size_are_a_curve() -> None:
     assert len([one for one in picture.iter() if "interval" in one.get("class", "").split()]) == 6
     assert {"T, time steps", "16", "64", "256", "scan_cpu", "sequential"} <= {one.text for one in picture.iter()}
     assert curve.svg in render(rows)
+    shown, _ = data_of(render(rows))["pictures"]  # a roofline is the other one
+    assert shown["axes"] == ["T, time steps", "us a call"]
+    assert shown["column"] == "timing"
+    assert shown["x"] == [[16, 64, 256], [16, 64, 256]]
+    assert sorted(number for numbers in shown["rows"] for number in numbers) == [0, 1, 2, 3, 4, 5]
+    assert {*shown} == {"axes", "colours", "column", "rows", "x"}  # times are those of the rows
 
 
 def test_two_sizes_and_unproven_times_are_no_curve() -> None:
@@ -222,7 +250,11 @@ def test_a_roofline_has_a_point_a_row_below_what_was_measured() -> None:
     circles = [one.attrib for one in drawn.iter() if one.tag.endswith("circle") and "fill-page" not in one.attrib["class"]]
     assert len({circle["cy"] for circle in circles}) >= 2
     assert any("memory 50.0 GB/s, products 800 GFLOP/s" in (one.text or "") for one in drawn.iter())
-    assert picture.svg in html.render(replace(sample_run(), ceilings=ceilings), rows, set())
+    text = html.render(replace(sample_run(), ceilings=ceilings), rows, set())
+    assert picture.svg in text
+    (shown,) = data_of(text)["pictures"]
+    assert (shown["rows"], shown["x"], shown["y"]) == ([[0, 1]], [[4.0, 4.0]], [[60.0, 120.0]])
+    assert shown["roof"] == [50.0, 800.0]
 
 
 def test_what_has_no_ceiling_or_work_has_no_roofline() -> None:

@@ -110,7 +110,7 @@ def test_a_cell_shows_its_details_and_the_command_that_repeats_it(open_page: Ope
     assert details.locator("h2").inner_text() == f"row_major_gpu on {case}"
     assert f"pytest --ecornn-bench --ecornn-only row_major_gpu --ecornn-case {case}" in details.inner_text()
     assert "times as fast, faster" in details.inner_text()
-    assert details.locator("polyline").count() == 2  # samples as called and device only
+    wait_until(lambda: details.locator("canvas").count() == 2)  # samples as called and device only
     assert "row=row_major_gpu" in page.url
     page.keyboard.press("Escape")
     wait_until(lambda: "row=" not in page.evaluate("location.hash"))

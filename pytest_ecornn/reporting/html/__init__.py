@@ -1,11 +1,13 @@
 """report.html: one file for a browser that fetches nothing: who is faster on which case, how sure that is, and each figure.
 
-Without JavaScript it is a page of tables. With it rows are filtered and sorted, and a cell shows its details on a click.
+Without JavaScript it is a page of tables and static pictures. With it rows are filtered and sorted, pictures show their figures
+under the pointer, and a cell or a point shows its details on a click.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from pytest_ecornn.reporting import answer_table, failures, standing
 from pytest_ecornn.reporting.answer import answers
@@ -16,6 +18,8 @@ from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.run_info import RunInfo
 
+_LIBRARY = "vendor/uplot"
+
 
 def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) -> str:
     """Returns the page. Everything that comes from rows or the run is escaped."""
@@ -23,11 +27,12 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
     timed = [row for row in rows if row.kind == "benchmark" and row.status != "skipped"]
     counts = [answer_table.counts_line(summary)] if summary else []
     drawn, omitted = curves.of_rows(timed, unproven)
+    roofs = rooflines.of_rows(timed, unproven, run.ceilings)
+    data = {**row_data.columns(timed, unproven), "pictures": [picture.data for picture in (*drawn, *roofs)]}
     return page.render(
         __package__,
         "report.html.jinja",
-        page.asset(__package__, "report.css") + palette.style_sheet(),
-        page.asset(__package__, "report.js"),
+        **_inlined(_has_pictures(data)),
         run=run,
         machine=run.machine_name,
         duration=formatting.duration(run.seconds * 1e6),
@@ -40,6 +45,23 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
         maps=heat_map.of_rows(timed, unproven, summary),
         curves=drawn,
         omitted_curves=omitted,
-        rooflines=rooflines.of_rows(timed, unproven, run.ceilings),
-        data=page.script_json(row_data.columns(timed, unproven)),
+        rooflines=roofs,
+        data=page.script_json(data),
     )
+
+
+def _has_pictures(data: Mapping[str, Any]) -> bool:
+    """Whether there is a curve, a roofline, or a timing with samples to draw in its details."""
+    timings = (timing for column in standing.COLUMNS for timing in data[column] if timing)
+    return bool(data["pictures"]) or any(len(samples) > 1 for *_, samples in timings)
+
+
+def _inlined(has_pictures: bool) -> dict[str, Any]:
+    """Returns the page's style, its scripts in their order, and the licence of the library; without pictures there is none."""
+    drawing = [f"{_LIBRARY}/uPlot.iife.min.js", "chart.js", "plot.js", "pictures.js"] if has_pictures else []
+    styles = [f"{_LIBRARY}/uPlot.min.css", "report.css", "pictures.css"] if has_pictures else ["report.css"]
+    return {
+        "style": "".join(page.asset(__package__, name) for name in styles) + palette.style_sheet(),
+        "scripts": [page.asset(__package__, name) for name in ("numbers.js", *drawing, "report.js")],
+        "licence": page.asset(__package__, f"{_LIBRARY}/LICENSE") if has_pictures else "",
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -30,10 +31,10 @@ def template(package: str, name: str) -> Any:
     return environment.get_template(name)
 
 
-def render(package: str, name: str, style: str, script: str, **values: Any) -> str:
-    """Returns the page of a template with its one style and script, which its content security policy names by hash."""
-    hashes = {"style_hash": _csp_hash(style), "script_hash": _csp_hash(script)}
-    page: str = template(package, name).render(style=style, script=script, **hashes, **values)
+def render(package: str, name: str, style: str, scripts: Sequence[str], **values: Any) -> str:
+    """Returns the page of a template with its style and scripts, which its content security policy names by hash."""
+    hashes = {"style_hash": _csp_hash(style), "script_hashes": " ".join(map(_csp_hash, scripts))}
+    page: str = template(package, name).render(style=style, scripts=scripts, **hashes, **values)
     return page
 
 

@@ -102,30 +102,15 @@ function update() {
 
 // Details of one row.
 
-function samplesPicture(samples) {
-  const known = samples.filter((sample) => sample !== null);
-  const [low, high] = [Math.min(...known), Math.max(...known)];
-  const points = samples.map((sample, at) => sample === null ? "" : `${(at / Math.max(1, samples.length - 1)) * 100},${38 - ((sample - low) / (high - low || 1)) * 36}`);
-  const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
-  picture.setAttribute("viewBox", "0 0 100 40");
-  picture.setAttribute("preserveAspectRatio", "none");
-  picture.setAttribute("role", "img");
-  picture.setAttribute("aria-label", `Blocks in order, ${low} to ${high} us a call`);
-  line.setAttribute("points", points.join(" "));
-  picture.append(line);
-  return picture;
-}
-
 function figures(name, timing) {
-  const [interval, speeds, further, samples] = timing;
-  const lines = [["time of a call", interval]];
+  const [times, speeds, further, samples] = timing;
+  const lines = [["time of a call", durationInterval(...times)]];
   for (const [baseline, speed, verdict] of speeds) {
     lines.push([`beside ${data.texts[baseline]}`, `${data.texts[speed]}, ${data.texts[verdict]}`]);
   }
   lines.push(["more", further.map((number) => data.texts[number]).join("; ")]);
   const list = element("dl", lines.map(([key, value]) => element("div", [element("dt", key), element("dd", value)])));
-  return [element("h3", name), list, samples.length > 1 ? samplesPicture(samples) : ""];
+  return [element("h3", name), list, samples.length > 1 ? samplesPlot(name, samples) : ""];
 }
 
 // As a shell takes it.
@@ -137,7 +122,7 @@ function showDetails(row) {
   const list = facts.filter(([, value]) => value).map(([key, value]) => element("div", [element("dt", key), element("dd", value)]));
   const timings = Object.entries(columnNames).filter(([column]) => data[column][row]);
   dialog.replaceChildren(
-    element("h2", `${name} on ${test}`, { id: "details-title" }),
+    element("h2", `${name} on ${test}`, { id: "details-title", tabindex: "-1", autofocus: "" }),
     element("dl", list),
     ...timings.flatMap(([column, label]) => figures(label, data[column][row])),
     element("h3", "Verify and time this case"),
@@ -205,6 +190,7 @@ function showState() {
   update();
 }
 
+if (data.pictures.length) replaceWhenNear(document.querySelectorAll("figure"), showDetails);
 if (tables.length) {
   prepare();
   readAddress();

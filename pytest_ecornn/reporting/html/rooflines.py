@@ -7,23 +7,26 @@ from math import isfinite
 from typing import Any
 
 from pytest_ecornn.reporting import standing
-from pytest_ecornn.reporting.html.curves import Curve, parsed_case
+from pytest_ecornn.reporting.html.curves import parsed_case
+from pytest_ecornn.reporting.html.points import Picture, Point, by_implementation, columns, rounded
 from pytest_ecornn.reporting.pictures.axes import powers_of_ten
 from pytest_ecornn.reporting.pictures.log_plot import Line, log_plot
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.rows import Row, Timing
+from pytest_ecornn.results.rows import Row
 
 _MAX_DIGITS = 20  # of a working set's size
+_AXES = ("operations a byte", "GFLOP/s")
 _SPREAD = 2.0  # from the rows' intensities to the ends of the roofs
 
 
-def of_rows(rows: Sequence[Row], unproven: Collection[standing.Key], ceilings: Mapping[str, Any]) -> list[Curve]:
+def of_rows(rows: Sequence[Row], unproven: Collection[standing.Key], ceilings: Mapping[str, Any]) -> list[Picture]:
     """Returns a picture for each device and kind of product that has a ceiling. ceilings: a run's."""
-    groups: dict[tuple[str, str], list[tuple[Row, Timing]]] = {}
-    for row in rows:
+    groups: dict[tuple[str, str], list[Point]] = {}
+    for number, row in enumerate(rows):
         timing = standing.is_publishable(row, unproven)
         if timing and timing.operations > 0 and timing.bytes > 0 and timing.gflop_per_s > 0:
-            groups.setdefault((row.device.partition(":")[0], _products(row)), []).append((row, timing))
+            point = Point(number, row, timing, timing.operations / timing.bytes, timing.gflop_per_s)
+            groups.setdefault((row.device.partition(":")[0], _products(row)), []).append(point)
     found = []
     for (device, products), of_group in groups.items():
         prefix = "cuda " if device == "cuda" else ""
@@ -58,16 +61,18 @@ def _memory_rate(ceilings: Mapping[str, Any], prefix: str) -> float | None:
     return max(points)[1] if points else None
 
 
-def _picture(title: str, timed: Sequence[tuple[Row, Timing]], gb_per_s: float, gflop_per_s: float) -> Curve:
-    lines = []
-    for number, name in enumerate(standing.implementations(row for row, _ in timed), 1):
-        timings = [timing for row, timing in timed if row.implementation == name]
-        points = [(timing.operations / timing.bytes, timing.gflop_per_s) for timing in timings]
-        lines.append(Line(name, points, number, is_joined=False))
+def _picture(title: str, timed: Sequence[Point], gb_per_s: float, gflop_per_s: float) -> Picture:
+    series = by_implementation(timed)
+    lines = [
+        Line(name, [(point.x, point.y) for point in points], colour, is_joined=False)
+        for colour, (name, points) in enumerate(series.items(), 1)
+    ]
     intensities = [x for line in lines for x, _ in line.points]
     ridge = gflop_per_s / gb_per_s
     low, high = min(*intensities, ridge) / _SPREAD, max(*intensities, ridge) * _SPREAD
     roof = f"memory {formatting.significant(gb_per_s)} GB/s, products {formatting.significant(gflop_per_s)} GFLOP/s"
     lines.append(Line(roof, [(low, gb_per_s * low), (ridge, gflop_per_s), (high, gflop_per_s)], 0, is_dashed=True))
     ticks = powers_of_ten(low, high)
-    return Curve(title, log_plot(title, "operations a byte", "GFLOP/s", lines, ticks).inline())
+    rates = [[rounded(point.y) for point in points] for points in series.values()]
+    data = {**columns(_AXES, series), "y": rates, "roof": [rounded(gb_per_s), rounded(gflop_per_s)]}
+    return Picture(title, log_plot(title, *_AXES, lines, ticks).inline(), data)

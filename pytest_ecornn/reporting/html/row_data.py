@@ -7,10 +7,11 @@ from math import isfinite
 from typing import Any
 
 from pytest_ecornn.reporting import comparison_tables, standing
+from pytest_ecornn.reporting.html.points import rounded
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import BaselineRatio, Row, Timing
 
-_DIGITS = 4
+_TIME_DIGITS = 6  # three are shown, and rounded once
 
 
 class _Texts:
@@ -50,14 +51,14 @@ def _error(row: Row) -> str:
 
 
 def _timing(row: Row, column: str, unproven: Collection[standing.Key], texts: _Texts) -> list[Any] | None:
-    """Returns time with its interval, speeds by baseline, further figures as text, and samples in us; or None.
+    """Returns time, low and high in us, speeds by baseline, further figures as text, and samples in us; or None.
 
     None where no time may be shown.
     """
     timing = standing.is_publishable(row, unproven, column)
     if timing is None:
         return None
-    interval = formatting.duration_interval(timing.time_us, timing.low_us, timing.high_us)
+    interval = [rounded(value, _TIME_DIGITS) for value in (timing.time_us, timing.low_us, timing.high_us)]
     ratios = [
         [
             texts.number(one.baseline),
@@ -66,7 +67,7 @@ def _timing(row: Row, column: str, unproven: Collection[standing.Key], texts: _T
         ]
         for one in timing.against
     ]
-    return [interval, ratios, [texts.number(line) for line in _figures(timing)], [_rounded(one) for one in timing.samples_us]]
+    return [interval, ratios, [texts.number(line) for line in _figures(timing)], [rounded(one) for one in timing.samples_us]]
 
 
 def _speed(one: BaselineRatio) -> str:
@@ -87,7 +88,3 @@ def _figures(timing: Timing) -> list[str]:
     if timing.sensors:
         lines.append(comparison_tables.sensors_text(timing.sensors, str))
     return lines
-
-
-def _rounded(value: float) -> float | None:
-    return float(f"{value:.{_DIGITS}g}") if isfinite(value) else None
