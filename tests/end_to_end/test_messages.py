@@ -86,7 +86,7 @@ def test_errors_of_the_harness_and_of_a_baseline_are_not_those_of_the_implementa
     options = ["--ecornn-implementations", "kernels", "--ecornn-case", samples.CASE, "--ecornn-baseline", "breaks"]
     foreign.run("--ecornn-bench", "--ecornn-only", "a", "--ecornn-only", "b", *options, *QUICK, check=1)
     reasons = {name[0]: row["reason"] for name, row in foreign.rows().items()}
-    harness = "not proven, by an error of the harness, not the implementation: OSError at session.py:"
+    harness = "not proven, by an error of the harness, not the implementation: OSError at measured_ceilings.py:"
     assert reasons["a"].startswith(f"a on {samples.CASE}: {harness}")
     assert reasons["b"].startswith(f"b on {samples.CASE}: its baseline breaks raised RuntimeError at breaks.py:")
     assert "--ecornn-baseline breaks" in reasons["b"]

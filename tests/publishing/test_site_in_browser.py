@@ -154,12 +154,12 @@ def test_a_script_that_is_injected_is_blocked(site: Path, open_file: OpenFile, t
     assert page.locator(".search").is_visible()  # the page's own script runs
 
 
-def test_5000_rows_of_20_runs_open_in_1500_ms_and_are_filtered_in_100(open_file: OpenFile, tmp_path: Path) -> None:
+def test_5000_rows_open_in_1500_ms_and_are_filtered_in_100(open_file: OpenFile, tmp_path: Path) -> None:
     rows = many_rows(5000)
     for one in rows:
         assert one.timing
         one.timing.samples_us = one.timing.samples_us[:1]
-    for number in range(3):
+    for number in range(2):
         run = sample_run()
         run.started = f"2026-01-{number + 1:02}T00:00:00+00:00"
         write_reports(tmp_path / f"results/one/{number}", run, rows)

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray._private.runtime_env.packaging import _get_excludes
 
 from pytest_ecornn.run.cluster import travel as module
 from pytest_ecornn.run.cluster.travel import PACKAGE, Folders, Travel, translate
+
+packaging = pytest.importorskip("ray._private.runtime_env.packaging")
 
 THERE = Folders("/tmp/ray/code", "/tmp/ray/modules/pytest_ecornn")
 
@@ -21,7 +22,7 @@ def config(root: Path, started_in: Path, *arguments: str) -> Any:
 
 def travelling(travel: Travel) -> set[str]:
     """The files that Ray would take along."""
-    is_excluded = _get_excludes(travel.root, travel.runtime_env()["excludes"])
+    is_excluded = packaging._get_excludes(travel.root, travel.runtime_env()["excludes"])
     folders = {path for path in travel.root.rglob("*") if path.is_dir() and is_excluded(path)}
     files = (path for path in travel.root.rglob("*") if path.is_file() and not folders & set(path.parents))
     return {str(path.relative_to(travel.root)) for path in files if not is_excluded(path)}
