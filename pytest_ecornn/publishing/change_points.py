@@ -148,7 +148,7 @@ def _noise(values: Values, at: int) -> tuple[float, float]:
 
 @lru_cache(maxsize=1024)
 def _across(runs: int, lag: int) -> NDArray[np.bool_]:
-    """Which differences of runs `lag` apart [runs - lag] lie across each place [runs + 1]."""
+    """Returns a mask [runs + 1, runs - lag]: whether a difference of runs `lag` apart lies across a place."""
     places, first = np.arange(runs + 1)[:, None], np.arange(runs - lag)[None]
     return (first < places) & (places <= first + lag)
 

@@ -31,7 +31,7 @@ def of_machines(machines: Sequence[Machine]) -> Iterator[tuple[str, str]]:
         for run in one.runs:
             if run.report:
                 found = run.report
-                yield f"{run.path}/{REPORT_PAGE}", html.render(found.run, found.rows, standing.unproven(found.rows))
+                yield f"{run.path}/{REPORT_PAGE}", html.render(found.run, found.rows, run.sources[0].unproven)
             for suite in run.suites:
                 yield f"{run.path}/{suite.name}.html", _suite_page(run, suite)
         yield f"{one.name}/{INDEX}", _machine_page(one, histories[one.name])
@@ -109,18 +109,17 @@ def _cell(found: tuple[StoredRun, Source, Answer] | None) -> dict[str, object] |
     if found is None:
         return None
     run, source, answer = found
-    name, time, ratio, baseline, verdict = answer_table.cells(answer)
-    compared = f"{ratio} to {baseline}, {verdict}" if ratio else verdict
+    fastest, compared = answer_table.with_comparison(answer)
     return {
         "link": _row_link(run, source, answer),
-        "fastest": f"{name} {time}".strip(),
+        "fastest": fastest,
         "compared": "; ".join(filter(None, (compared, source.caveat))),
         "is_certain": answer.is_certain and not source.caveat,
     }
 
 
 def _row_link(run: StoredRun, source: Source, answer: Answer) -> str:
-    """From the index: the details of the fastest in a run's report, or a suite's page."""
+    """Returns the link from the index to the fastest's details in a run's report, or to a suite's page."""
     page = f"{_url(run.path)}/{_url(source.page)}"
     if source.page != REPORT_PAGE:
         return page

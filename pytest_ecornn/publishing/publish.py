@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -73,7 +72,7 @@ def _write(machines: list[Machine], site: Path) -> Iterator[str]:
     for run in (run for one in machines for run in one.runs):
         for path in run.files:
             name = f"{run.path}/{path.name}"
-            _copy(path, site / name)
+            files.write(site / name, files.read(path))
             yield name
     for name, text in pages.of_machines(machines):
         files.write(site / name, text)
@@ -83,18 +82,6 @@ def _write(machines: list[Machine], site: Path) -> Iterator[str]:
 def _remove_partial_files(site: Path, names: Sequence[str]) -> None:
     """Removes what publishers that were killed left of these files."""
     for path in map(Path, names):
-        for partial in (site / path.parent).glob(f".{glob.escape(path.name)}.*partial"):
+        for partial in (site / path.parent).glob(f".{glob.escape(path.name)}.*.partial"):
             with suppress(OSError):
                 partial.unlink()
-
-
-def _copy(path: Path, to: Path) -> None:
-    partial = to.with_name(f".{to.name}.copy.partial")
-    try:
-        to.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, partial)
-        partial.replace(to)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
-        raise ReportError(f"{to}: cannot be written ({error.strerror or error})") from error

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from pytest_ecornn.publishing import suite_pages
 from pytest_ecornn.reporting import standing
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.stored.load import REPORT_NAME, Report, load_report
-from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row
+from pytest_ecornn.results.run_info import hardware
 from pytest_ecornn.suites.published import stored, stored_rows
 
 _LAYOUT = "RESULTS/MACHINE/RUN/report.json, or RESULTS/MACHINE/report.json"
@@ -58,39 +59,38 @@ class SuiteReport:
 class StoredRun:
     """One run. name: its folder below the machine's; empty where that holds it.
 
-    started: ISO 8601. fingerprint: of the machine, as a report has it; empty where no report has one.
+    location: the folder. started: ISO 8601. fingerprint: of the machine, as a report has it; empty where no report has one.
     """
 
     machine: str
     name: str
-    folder: Path
+    location: Path
     report: Report | None
     suites: list[SuiteReport]
     started: str
     fingerprint: dict[str, Any]
 
-    @property
+    @cached_property
     def sources(self) -> list[Source]:
-        """What has rows, its own report first."""
+        """Reports that have rows, the run's own first."""
         rows = self.report.rows if self.report else []
         own = [Source(REPORT_PAGE, rows, standing.unproven(rows))] if self.report else []
         return [*own, *(suite.source for suite in self.suites)]
 
     @property
     def path(self) -> str:
-        """Where the site has it."""
+        """The folder that the site has it in."""
         return f"{self.machine}/{self.name}" if self.name else self.machine
 
     @property
     def files(self) -> list[Path]:
         """The JSON files that it was read from."""
-        return [*([self.folder / REPORT_NAME] if self.report else []), *(suite.path for suite in self.suites)]
+        return [*([self.location / REPORT_NAME] if self.report else []), *(suite.path for suite in self.suites)]
 
     @property
     def hardware(self) -> str:
         """The GPUs, else the CPU; empty where that is not known."""
-        names = (self.fingerprint.get("gpu") or {}).get("names") or []
-        return formatting.one_line(" and ".join(dict.fromkeys(map(str, names))) or self.fingerprint.get("cpu") or "")
+        return hardware(self.fingerprint)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Machine:
 
     @property
     def label(self) -> str:
-        """What the newest run ran on; the folder's name where none says so."""
+        """The hardware of the newest run that names it; else the folder's name."""
         return next((run.hardware for run in reversed(self.runs) if run.hardware), self.name)
 
 
@@ -142,9 +142,8 @@ def _run(machine: Path, folder: Path, refused: list[str]) -> Iterator[StoredRun]
         except ReportError as error:
             refused.append(str(error))
     if report or suites:
-        fingerprint = report.run.machine if report else stored_rows.load_machine(suites[-1].path)
         name = "" if folder == machine else folder.name
-        started = report.run.started if report else max(_started(suite.path) for suite in suites)
+        started, fingerprint = (report.run.started, report.run.machine) if report else _of_suites(suites)
         yield StoredRun(machine.name, name, folder, report, suites, started, fingerprint)
 
 
@@ -153,12 +152,18 @@ def _is_suite(path: Path) -> bool:
     return not is_own_page and (path.stem in stored.NAMES or path.with_suffix(".md").is_file())
 
 
-def _started(suite: Path) -> str:
+def _of_suites(suites: Sequence[SuiteReport]) -> tuple[str, dict[str, Any]]:
+    """Returns when the last of them began, and the machine of the last by name."""
+    heads = [stored_rows.load_json(suite.path) for suite in suites]
+    machines = [stored_rows.fingerprint(head) for head in heads]
+    return max(map(_started, heads, machines)), machines[-1]
+
+
+def _started(head: dict[str, Any], machine: dict[str, Any]) -> str:
     """When the last process of a suite's report began; of those that do not say so, when its commit was made."""
-    found = stored_rows.load_json(suite)
     try:
-        began = max(float(run["began"]) for run in found["runs"])
+        began = max(float(run["began"]) for run in head["runs"])
         return datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds")
     except (LookupError, TypeError, ValueError, OverflowError, OSError):
-        commit = stored_rows.load_machine(suite).get("benchmark_commit_info")
+        commit = machine.get("benchmark_commit_info")
         return str(commit.get("time") or "") if isinstance(commit, dict) else ""

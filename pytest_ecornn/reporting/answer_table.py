@@ -114,6 +114,12 @@ def cells(answer: Answer) -> tuple[str, str, str, str, str]:
     return " or ".join(_names(answer)), formatting.duration(answer.fastest.time_us), ratio, baseline, answer.verdict
 
 
+def with_comparison(answer: Answer) -> tuple[str, str]:
+    """The fastest with its time; and its ratio to the baseline with the verdict, or the verdict alone."""
+    name, time, ratio, baseline, verdict = cells(answer)
+    return f"{name} {time}".strip(), f"{ratio} to {baseline}, {verdict}" if ratio else verdict
+
+
 def _names(answer: Answer) -> Iterator[str]:
     """The fastest, then those that may be as fast."""
     if answer.fastest is None:

@@ -39,15 +39,30 @@ class RunInfo:
     @property
     def gpu_names(self) -> list[str]:
         """Each kind of GPU once; none where the machine has none."""
-        return list(dict.fromkeys((self.machine.get("gpu") or {}).get("names") or []))
+        return gpu_names(self.machine)
 
     @property
     def machine_name(self) -> str:
         """The GPUs, and the CPU."""
         return ", ".join(one_line(name) for name in (*self.gpu_names, self.machine.get("cpu")) if name)
 
+    @property
+    def hardware(self) -> str:
+        """The GPUs, else the CPU; empty where neither is known."""
+        return hardware(self.machine)
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def gpu_names(machine: dict[str, Any]) -> list[str]:
+    """Returns each kind of GPU of a fingerprint once."""
+    return list(dict.fromkeys((machine.get("gpu") or {}).get("names") or []))
+
+
+def hardware(machine: dict[str, Any]) -> str:
+    """Returns the GPUs of a fingerprint, else its CPU; empty where neither is known."""
+    return one_line(" and ".join(gpu_names(machine)) or machine.get("cpu") or "")
 
 
 def check_fingerprint(machine: Any) -> None:

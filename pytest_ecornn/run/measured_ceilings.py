@@ -27,15 +27,8 @@ class MeasuredCeilings:
 
     def remeasured(self, device: str) -> Ceilings:
         """The device's, measured once more: what a row has beaten may have been measured during a disturbance."""
-        path = self._path(device)
         dtypes = dict.fromkeys(case.dtype for case in self._cases if case.device == device)
-        now = roofline.measure_ceilings(dtypes, device)
-        if path.exists():
-            now = now.elementwise_max(_read(path))
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(now.as_dict()))
-        partial.replace(path)
-        return now
+        return store(self._path(device), roofline.measure_ceilings(dtypes, device))
 
     def as_report(self, devices: Iterable[str]) -> dict[str, Any]:
         """The ceilings as a report states them, a GPU's by its name; of several GPUs of one name the highest."""
@@ -50,6 +43,15 @@ class MeasuredCeilings:
 
     def _path(self, device: str) -> Path:
         return self._folder / f"{_stem(device)}{self._own and f'@{self._own}'}.json"
+
+
+def store(path: Path, measured: Ceilings) -> Ceilings:
+    """Stores a device's ceilings in its file, and returns them: the highest of these and of those that it holds."""
+    highest = measured.elementwise_max(_read(path)) if path.exists() else measured
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(highest.as_dict()))
+    partial.replace(path)
+    return highest
 
 
 def _stem(device: str) -> str:

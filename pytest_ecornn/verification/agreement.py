@@ -68,7 +68,7 @@ class ResultComparator:
 
 
 def loosest(declared: Sequence[Declared]) -> Declared:
-    """What covers all of these: storage where any rounds to it, and the largest error of an activation."""
+    """Returns a declaration that covers all of these: storage where any rounds to it, the largest error of an activation."""
     fields: dict[str, Any] = {}
     for name, values in zip(Declared._fields, zip(*declared, strict=True), strict=True):
         fields[name] = max(values) if name == "activation_error" else "storage" if "storage" in values else values[0]

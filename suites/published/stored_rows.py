@@ -56,9 +56,9 @@ def load_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def load_machine(path: Path) -> dict[str, Any]:
-    """Returns the fingerprint of a suite's report; empty where it has none of the shape that a run's report has."""
-    found = load_json(path).get("machine")
+def fingerprint(report: dict[str, Any]) -> dict[str, Any]:
+    """Returns the machine of a suite's report; empty where it has none of the shape that a run's report has."""
+    found = report.get("machine")
     try:
         check_fingerprint(found)
     except ValueError:
@@ -100,7 +100,7 @@ def _time(measured: case_times.Row, column: str, name: str) -> float:
 
 
 def _of_selection(path: Path) -> Iterator[Row]:
-    """Of each problem torch.nn and auto, whose ratio alone has an interval."""
+    """Yields torch.nn and auto, whose ratio alone has an interval, of each problem."""
     for one in SelectionReport.read(path).rows:
         columns = {"timing": one.called, "replay": one.replayed}
         measured = {name: column for name, column in columns.items() if column and {_BASELINE, _AUTO} <= {*column.times_us}}

@@ -19,23 +19,28 @@ from pytest_ecornn.system.locking import MachineLock
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no flock on Windows, where the lock does nothing")
 
 # Takes the lock `count` times for `seconds` each and notes every entry and exit: O_APPEND writes this short are atomic.
+# Of a process that has GPU `gpu` it takes that one's lock.
 WORKER = """
 import os, sys, time
 from pathlib import Path
 from pytest_ecornn.system.locking import MachineLock
-path, log, kind, count, seconds = sys.argv[1:]
+path, log, kind, count, seconds, gpu = sys.argv[1:]
 lock, out = MachineLock(Path(path)), os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+if gpu:
+    from pytest_ecornn.system.gpus import lock as gpu_lock
+    gpu_lock.device_lock = lambda device: MachineLock(Path(path + gpu))
+    lock = gpu_lock.GpuTimingLock(Path(path))
 for _ in range(int(count)):
     with getattr(lock, kind)():
-        os.write(out, f"+{kind}\\n".encode())
+        os.write(out, f"+{gpu}{kind}\\n".encode())
         time.sleep(float(seconds))
-        os.write(out, f"-{kind}\\n".encode())
+        os.write(out, f"-{gpu}{kind}\\n".encode())
 """
 
 
 @contextmanager
-def worker(folder: Path, kind: str, count: int, seconds: float) -> Iterator[subprocess.Popen[bytes]]:
-    arguments = [str(folder / "lock"), str(folder / "log"), kind, str(count), str(seconds)]
+def worker(folder: Path, kind: str, count: int, seconds: float, gpu: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    arguments = [str(folder / "lock"), str(folder / "log"), kind, str(count), str(seconds), gpu]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     process = subprocess.Popen([sys.executable, "-c", WORKER, *arguments], env=environment)
     try:
@@ -155,38 +160,10 @@ def test_the_default_is_one_file_a_user_in_the_temporary_folder() -> None:
     assert MachineLock().path == MachineLock().path
 
 
-GPU_WORKER = """
-import os, sys, time
-from pathlib import Path
-from pytest_ecornn.system.gpus import lock as gpu_lock
-from pytest_ecornn.system.locking import MachineLock
-path, log, gpu, kind, count, seconds = sys.argv[1:]
-gpu_lock.device_lock = lambda device: MachineLock(Path(path + gpu))
-lock, out = gpu_lock.GpuTimingLock(Path(path)), os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-for _ in range(int(count)):
-    with getattr(lock, kind)():
-        os.write(out, f"+{gpu}{kind}\\n".encode())
-        time.sleep(float(seconds))
-        os.write(out, f"-{gpu}{kind}\\n".encode())
-"""
-
-
-@contextmanager
-def gpu_worker(folder: Path, gpu: str, kind: str, count: int, seconds: float) -> Iterator[subprocess.Popen[bytes]]:
-    arguments = [str(folder / "lock"), str(folder / "log"), gpu, kind, str(count), str(seconds)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen([sys.executable, "-c", GPU_WORKER, *arguments], env=environment)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
 def test_gpus_time_side_by_side_and_none_beside_what_needs_the_machine(tmp_path: Path) -> None:
     kinds = [(gpu, kind) for gpu in "ab" for kind in ("exclusive", "exclusive", "shared")]
     with ExitStack() as workers:
-        processes = [workers.enter_context(gpu_worker(tmp_path, gpu, kind, 30, 0.005)) for gpu, kind in kinds]
+        processes = [workers.enter_context(worker(tmp_path, kind, 30, 0.005, gpu)) for gpu, kind in kinds]
         processes.append(workers.enter_context(worker(tmp_path, "exclusive", 10, 0.002)))
         assert [process.wait(90) for process in processes] == [0] * len(processes)
     inside, together = dict.fromkeys(["aexclusive", "ashared", "bexclusive", "bshared", "exclusive"], 0), False

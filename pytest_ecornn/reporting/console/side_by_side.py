@@ -15,7 +15,6 @@ from pytest_ecornn.reporting.answer import Answer, answers
 from pytest_ecornn.reporting.console import page
 from pytest_ecornn.reporting.stored.load import Report
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.run_info import RunInfo
 
 _NOTE = "Each ratio is to a baseline on the same machine, under 1 where the fastest is faster. Bold: certainly the fastest."
 
@@ -58,18 +57,13 @@ def _cell(answer: Answer | None) -> Text:
     """Returns the fastest with its time, and its ratio to the baseline."""
     if answer is None:
         return Text("-", "dim")
-    name, time, ratio, baseline, verdict = answer_table.cells(answer)
-    fastest = Text(f"{name} {time}".strip(), "bold" if answer.bold else "")
-    compared = f"{ratio} to {baseline}, {verdict}" if ratio else verdict
-    return Text.assemble(fastest, "\n", (compared, answer_table.STYLES.get(verdict, "")))
+    fastest, compared = answer_table.with_comparison(answer)
+    style = answer_table.STYLES.get(answer.verdict, "")
+    return Text.assemble(Text(fastest, "bold" if answer.bold else ""), "\n", (compared, style))
 
 
 def _labels(reports: Sequence[Report]) -> list[str]:
     """Returns what each column is headed by: the GPU, else the CPU; with the run's start where several have the same."""
-    names = [_machine_name(report.run) for report in reports]
+    names = [report.run.hardware or "unknown machine" for report in reports]
     counts = Counter(names)
     return [name if counts[name] == 1 else f"{name}, {report.run.started}" for name, report in zip(names, reports, strict=True)]
-
-
-def _machine_name(run: RunInfo) -> str:
-    return " and ".join(run.gpu_names) or str(run.machine.get("cpu") or "unknown machine")

@@ -45,11 +45,11 @@ def columns(axes: Sequence[str], series: Series) -> dict[str, Any]:
         "axes": list(axes),
         "colours": [series_colour(number) for number in range(1, len(series) + 1)],
         "rows": [[point.number for point in points] for points in series.values()],
-        "x": [[_short(point.x) for point in points] for points in series.values()],
+        "x": [[_rounded(point.x) for point in points] for points in series.values()],
     }
 
 
-def _short(x: float) -> float | None:
+def _rounded(x: float) -> float | None:
     """Returns a size as it is, and what is no whole number rounded."""
     return x if isinstance(x, int) else rounded(x)
 

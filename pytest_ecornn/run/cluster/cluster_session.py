@@ -14,11 +14,12 @@ from xdist.dsession import DSession, TerminalDistReporter
 
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results import formatting
+from pytest_ecornn.run import measured_ceilings
 from pytest_ecornn.run.cluster.cluster_workers import ClusterWorkers, host_of, is_host_lost
 from pytest_ecornn.run.cluster.ray_cluster import Host, RayCluster
 from pytest_ecornn.run.cluster.travel import Travel
 
-_LOOK_SECONDS = 2.0  # between looks for free places
+_POLL_SECONDS = 2.0  # between looks for free places
 
 
 class ClusterSession(DSession):  # type: ignore[misc]
@@ -66,10 +67,7 @@ class ClusterSession(DSession):  # type: ignore[misc]
     def _keep_ceilings(self, host: Host) -> None:
         """Stores what the host has measured for the report: of several hosts the highest."""
         for name, text in host.ask("ceilings").items():
-            path, measured = self._shared / name, Ceilings.from_dict(json.loads(text))
-            if path.exists():
-                measured = measured.elementwise_max(Ceilings.from_dict(json.loads(path.read_text())))
-            path.write_text(json.dumps(measured.as_dict()))
+            measured_ceilings.store(self._shared / name, Ceilings.from_dict(json.loads(text)))
 
     def loop_once(self) -> None:
         """Handles one event. Rows of a lost host may find all other workers at their end, or no other host."""
@@ -123,7 +121,7 @@ class ClusterSession(DSession):  # type: ignore[misc]
 
     def _recruit(self) -> None:
         """Looks for places that nothing holds, in a thread of its own, until the run ends."""
-        while not self._ended.wait(_LOOK_SECONDS):
+        while not self._ended.wait(_POLL_SECONDS):
             with contextlib.suppress(RayError, pytest.UsageError):
                 for host in self._cluster.start_missing():
                     self.queue.put(("hostready", {"host": host}))

@@ -28,7 +28,7 @@ class HostShare:
 
     @property
     def beside(self) -> str:
-        """What uses the host besides, as a row says it."""
+        """The use of the host by others, as a row says it."""
         others = "another GPU" if self.count == 2 else f"{self.count - 1} other GPUs"
         return f"{others} in use, on {machine.usable_cores()} cores"
 

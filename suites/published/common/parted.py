@@ -121,10 +121,6 @@ class ReportPlan:
         report.runs.sort(key=lambda run: run.began)
         return report
 
-    def join(self, folder: Path, paths: Sequence[Path]) -> None:
-        """Writes the report that `joined` returns."""
-        self.joined(paths).write(folder)
-
     def _differences(self, first: dict[str, Any], other: dict[str, Any]) -> list[str]:
         return machine.same_machine(*({**one["machine"], "allocator": one["allocator"]} for one in (first, other)))
 

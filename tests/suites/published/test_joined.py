@@ -92,7 +92,7 @@ def test_the_command_takes_groups_and_joins_without_a_gpu(tmp_path: Path, monkey
     for parts in (["short", "other"], ["long"]):
         assert PLAN.main("", ["--output", str(tmp_path / parts[0]), "--parts", *parts]) == 0
     monkeypatch.undo()
-    PLAN.join(tmp_path / "all", [tmp_path / "short/some.json", tmp_path / "long/some.json"])
+    PLAN.joined([tmp_path / "short/some.json", tmp_path / "long/some.json"]).write(tmp_path / "all")
     assert labels_of(tmp_path / "all") == {"times": ["a", "b", "c"], "other": ["d"]}
 
 
@@ -115,7 +115,7 @@ def test_shards_share_out_a_part_and_are_joined(tmp_path: Path, monkeypatch: pyt
     assert sorted(chain.from_iterable(shared)) == ["a", "b", "c"]
     assert sum(map(bool, shared)) > 1
     assert [run["shard"] for folder in folders for run in read(folder)["runs"]] == ["1/3", "2/3", "3/3"]
-    PLAN.join(tmp_path / "all", files(folders))
+    PLAN.joined(files(folders)).write(tmp_path / "all")
     assert sorted(labels_of(tmp_path / "all")["times"]) == ["a", "b", "c"]
 
 
@@ -154,13 +154,13 @@ def test_what_is_no_report_is_refused_in_one_line(changed: Any, said: str, tmp_p
     one = ran(tmp_path / "one", "short") / "some.json"
     one.write_text(json.dumps({**read(one.parent), **changed} if changed else changed))
     with pytest.raises(ValueError, match=f"^{one}: {said}") as refused:
-        PLAN.join(tmp_path / "all", [one])
+        PLAN.joined([one]).write(tmp_path / "all")
     assert "\n" not in str(refused.value)
 
 
 def test_a_joined_report_says_what_was_measured_apart(tmp_path: Path) -> None:
     folders = [ran(tmp_path / "one", "short", "other", run=ONE), ran(tmp_path / "two", "long", run=OTHER)]
-    PLAN.join(tmp_path / "all", files(folders))
+    PLAN.joined(files(folders)).write(tmp_path / "all")
     text = (tmp_path / "all/some.md").read_text()
     assert "\n\na, b, c\n\nd\n" in text
     apart = "measured apart at the same time by 2 processes on 2 GPUs: short, other; long"
@@ -172,7 +172,7 @@ def test_a_joined_report_says_what_was_measured_apart(tmp_path: Path) -> None:
 def test_what_both_took_over_is_joined_once(tmp_path: Path) -> None:
     first = ran(tmp_path / "first", "other", run=Run(["other"], 90.0, 10.0, "x")) / "some.json"
     folders = [ran(tmp_path / group, group, resumed=first) for group in GROUPS]
-    PLAN.join(tmp_path / "all", files(folders))
+    PLAN.joined(files(folders)).write(tmp_path / "all")
     assert labels_of(tmp_path / "all") == {"times": ["a", "b", "c"], "other": ["d"]}
     assert [run["parts"] for run in read(tmp_path / "all")["runs"]] == [["other"], ["short"], ["long"]]
     assert "with rows of 90 s before" in (tmp_path / "all/some.md").read_text()
@@ -183,12 +183,12 @@ def test_what_one_has_not_measured_is_the_other_s(why: str, tmp_path: Path) -> N
     late = [asdict(Outer("a", (1.0, 1.0, 1.0))), asdict(Outer("c", inner={why: Inner(Ratio(1.0, 1.0, 1.0), [])}))]
     one, two = ran(tmp_path / "one", "short", rows={"times": late}, ended={"times": "cut"}), ran(tmp_path / "two", "long")
     for folders in ([one, two], [two, one]):
-        PLAN.join(tmp_path / "all", files(folders))
+        PLAN.joined(files(folders)).write(tmp_path / "all")
         assert {row["label"]: row["time_us"] for row in read(tmp_path / "all")["rows"]["times"]} == {
             "a": [1.0] * 3, "c": [1.0] * 3
         }  # fmt: skip
         assert "The part on times ended early: cut." in (tmp_path / "all/some.md").read_text()
-    PLAN.join(tmp_path / "alone", files([one]))
+    PLAN.joined(files([one])).write(tmp_path / "alone")
     assert why in json.dumps(read(tmp_path / "alone")["rows"])
 
 
@@ -241,7 +241,7 @@ def test_other_figures_of_one_row_are_not_joined(tmp_path: Path) -> None:
     others = {"times": [asdict(Outer("c", (2.0, 2.0, 2.0)))]}
     folders = [ran(tmp_path / "one", "long"), ran(tmp_path / "two", "long", rows=others)]
     with pytest.raises(ValueError, match=r"two/some\.json, times: c has other figures"):
-        PLAN.join(tmp_path / "all", files(folders))
+        PLAN.joined(files(folders)).write(tmp_path / "all")
     assert not (tmp_path / "all").exists()
 
 
@@ -259,7 +259,7 @@ def test_what_was_made_otherwise_is_not_joined(changed: dict[str, Any], said: st
     merged = {name: {**written[name], **new} if isinstance(new, dict) else new for name, new in changed.items()}
     (two / "some.json").write_text(json.dumps({**written, **merged}))
     with pytest.raises(ValueError, match=rf"two/some\.json .* expected \(as in .*one/some\.json\) and found: {said}$"):
-        PLAN.join(tmp_path / "all", files([one, two]))
+        PLAN.joined(files([one, two])).write(tmp_path / "all")
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_runs_are_told_by_when_they_were(made: list[Run], said: str) -> None:
 
 
 def test_the_committed_report_is_read_and_written_as_it_was(tmp_path: Path) -> None:
-    persistent.PLAN.join(tmp_path, [COMMITTED / "persistent.json"])
+    persistent.PLAN.joined([COMMITTED / "persistent.json"]).write(tmp_path)
     found, written = (json.loads((folder / "persistent.json").read_text()) for folder in (COMMITTED, tmp_path))
     assert as_rows(written.pop("rows")) == as_rows(found.pop("rows"))
     assert runs.of_report(written) == runs.of_report(found)

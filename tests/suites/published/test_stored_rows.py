@@ -70,4 +70,4 @@ def test_what_is_no_report_is_refused_in_one_line(name: str, text: str, tmp_path
 @pytest.mark.parametrize("text", ["", "[]", '{"machine": 3}', '{"machine": {"gpu": "x"}}'])
 def test_a_machine_that_is_none_is_empty(text: str, tmp_path: Path) -> None:
     (tmp_path / "scan.json").write_text(text)
-    assert stored_rows.load_machine(tmp_path / "scan.json") == {}
+    assert stored_rows.fingerprint(stored_rows.load_json(tmp_path / "scan.json")) == {}
