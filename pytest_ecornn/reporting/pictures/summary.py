@@ -40,7 +40,9 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
 def _speeds(run: RunInfo, rows: list[Row], timed: list[Row], unproven: Collection[standing.Key]) -> str:
     summary = answers(rows, unproven)
     idle = _idle(timed)
-    bands = bands_of([row for row in timed if row.implementation not in idle], summary, unproven)
+    refused = _refused_cases(timed)
+    shown_rows = [row for row in timed if row.implementation not in idle and row.case not in refused]
+    bands = bands_of(shown_rows, summary, unproven)
     shown = select(bands)
     baselines = _baseline_names(bands)
     column = PictureColumn(f"How many times as fast as {baselines}")
@@ -54,6 +56,8 @@ def _speeds(run: RunInfo, rows: list[Row], timed: list[Row], unproven: Collectio
             f"{len(shown)} of {len(bands)} cases are shown: failures first, then the largest certain differences. "
             "report.html has all of them."
         )
+    if refused:
+        column.write(f"{formatting.count(len(refused), 'case')} not shown: refused by every implementation.")
     if idle:
         column.write(f"Refused every case: {', '.join(formatting.one_line(name, _MAX_NAME) for name in idle)}.")
     return column.picture().document()
@@ -87,6 +91,11 @@ def _idle(timed: Sequence[Row]) -> list[str]:
     """Implementations that refused every case."""
     busy = {row.implementation for row in timed if row.status != "skipped"}
     return sorted({row.implementation for row in timed} - busy)
+
+
+def _refused_cases(timed: Sequence[Row]) -> set[str]:
+    """Cases that every implementation refused."""
+    return {row.case for row in timed} - {row.case for row in timed if row.status != "skipped"}
 
 
 def _baseline_names(bands: Sequence[Band]) -> str:

@@ -105,6 +105,14 @@ def test_what_is_unproven_failed_or_refused_is_a_text() -> None:
     assert len(points(root)) == 3 + 3 + 2 + 1
 
 
+def test_cases_that_all_refuse_are_counted_and_not_shown() -> None:
+    refused = [row(name, case, status="skipped", reason="no") for name in ("torch_cpu", "mine") for case in CASES[1:3]]
+    root = render([*pair(CASES[0], 300.0), *refused])
+    assert bands(root) == [CASES[0]]
+    assert "2 cases not shown: refused by every implementation." in texts(root)
+    assert "refused by every" not in " ".join(texts(render(pair(CASES[0], 300.0))))
+
+
 def test_failures_come_first_then_the_largest_differences() -> None:
     cases = [f"lstm-T{steps}-B1-H8-float32" for steps in (1, 2, 3, 4)]
     rows = [one for case, time_us in zip(cases, (800.0, 3000.0, 450.0, 890.0), strict=True) for one in pair(case, time_us)]
