@@ -13,7 +13,7 @@ import pytest
 
 from pytest_ecornn import reporting
 from pytest_ecornn.contract import Unsupported
-from pytest_ecornn.measurement import clocks, replay
+from pytest_ecornn.measurement import capture, clocks
 from pytest_ecornn.measurement.clocks import Timer
 from pytest_ecornn.measurement.columns import TimingColumn
 from pytest_ecornn.measurement.measurement import Arm, Timeable, measure
@@ -124,7 +124,7 @@ def _replayed(arms: list[Arm]) -> tuple[Sequence[Timeable], Timer]:
     """Arms and clock for device-only times. Graphs are captured after a few calls, as a program captures them."""
     device = arms[0].candidate.case.device
     measure(arms, clocks.for_device(device), 0.0, lambda: True)
-    graphs, missing = replay.graph_arms(arms)
+    graphs, missing = capture.graph_arms(arms)
     if len(graphs) < len(arms):
         raise RemeasurementFailed("; ".join(missing))
     return graphs, clocks.CudaGraphTimer(device)

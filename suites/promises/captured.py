@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_ecornn.contract import Case, Layer, Unsupported
+from pytest_ecornn.measurement.capture import graph_arms
 from pytest_ecornn.measurement.clocks import CudaEventTimer
 from pytest_ecornn.measurement.measurement import Arm, measure
 from pytest_ecornn.measurement.pool import InputPool
-from pytest_ecornn.measurement.replay import Graph, GraphArm, graph_arms
+from pytest_ecornn.measurement.replay import Graph, GraphArm
 from pytest_ecornn.run.discovery import discover
 from pytest_ecornn.system.graphs import NotCaptured
 from pytest_ecornn.verification.verification import Candidate

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from pytest_ecornn.contract import Case, Declared, Layer
+from pytest_ecornn.measurement.capture import graph_arms
 from pytest_ecornn.measurement.clocks import CudaEventTimer, CudaGraphTimer
 from pytest_ecornn.measurement.columns import TimingColumn
 from pytest_ecornn.measurement.measurement import Arm, measure
 from pytest_ecornn.measurement.pool import InputPool
-from pytest_ecornn.measurement.replay import GraphArm, graph_arms
+from pytest_ecornn.measurement.replay import GraphArm
 from pytest_ecornn.measurement.roofline import Ceilings, measure_ceilings
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.reference.precision import current

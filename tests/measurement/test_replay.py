@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Declared
-from pytest_ecornn.measurement import replay
+from pytest_ecornn.measurement import capture
+from pytest_ecornn.measurement.capture import graph_arms, graph_count
 from pytest_ecornn.measurement.measurement import MIN_ROUNDS, Arm, measure
 from pytest_ecornn.measurement.pool import InputPool
-from pytest_ecornn.measurement.replay import Graph, GraphArm, graph_arms, graph_count
+from pytest_ecornn.measurement.replay import Graph, GraphArm
 from pytest_ecornn.system.graphs import NotCaptured
 from pytest_ecornn.verification.calls import WrongResult
 from pytest_ecornn.verification.verification import Candidate
@@ -124,19 +126,60 @@ def test_a_call_too_long_for_a_graph_leaves_the_column_empty_with_a_reason() -> 
     assert graph_arms([slow, slow]) == ([], ["no device-only time of sequential: a call takes 0.31 s, over 0.2 s"])
 
 
-def test_a_baseline_that_cannot_be_captured_leaves_the_candidate_its_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    candidate, pool = built(CASES[0])
-    arms = [Arm(candidate, pool), Arm(candidate, pool)]
+class FakeCapture:
+    """An arm of `wanted` graphs, of which the `lost`-th cannot be captured; 0 stands for warming up."""
 
-    def captured(arm: Arm) -> GraphArm:
-        if arm is arms[1]:
+    turns: ClassVar[list[str]] = []
+
+    def __init__(self, arm: Arm):
+        self.arm, self.wanted, self.lost = arm, *WANTED[arm.candidate.name]
+        self.count = 0
+        self._fail()
+
+    def _fail(self) -> None:
+        if self.count == self.lost:
             raise NotCaptured("it waits")
-        return GraphArm(candidate, pool, [fake_graph(candidate, pool)])
 
-    monkeypatch.setattr(replay, "_captured", captured)
-    graphs, missing = graph_arms(arms)
-    assert [graph.candidate for graph in graphs] == [candidate]
-    assert missing == ["no device-only time of sequential: it waits"]
+    @property
+    def is_complete(self) -> bool:
+        return self.count >= self.wanted
+
+    def add(self) -> None:
+        self.count += 1
+        self._fail()
+        self.turns.append(self.arm.candidate.name)
+
+    def captured(self) -> str:
+        return f"{self.arm.candidate.name} {self.count}"
+
+
+WANTED: dict[str, tuple[int, int]] = {}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "turns"),
+    [
+        ([(3, -1), (3, -1)], ["a 3", "b 3"], "abbaab"),
+        ([(2, -1), (4, -1), (3, -1)], ["a 2", "b 4", "c 3"], "abccbabcb"),
+        ([(2, -1), (2, 0)], ["a 2"], "aa"),
+        ([(2, -1), (3, 2)], ["a 2"], "aba"),
+        ([(2, 0), (2, -1)], [], ""),
+        ([(2, 2), (2, -1)], [], "abb"),
+    ],
+)
+def test_arms_are_captured_in_turn_and_one_that_cannot_be_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch, wanted: list[tuple[int, int]], found: list[str], turns: str
+) -> None:
+    candidate, pool = built(CASES[0])
+    names = "abc"[: len(wanted)]
+    monkeypatch.setattr(capture, "ArmCapture", FakeCapture)
+    monkeypatch.setattr(FakeCapture, "turns", [])
+    WANTED.update(zip(names, wanted, strict=True))
+    graphs, missing = graph_arms([Arm(replace(candidate, name=name), pool) for name in names])
+    assert graphs == found
+    assert "".join(FakeCapture.turns) == turns
+    lost = [name for name, (_, at) in zip(names, wanted, strict=True) if at >= 0]
+    assert missing == [f"no device-only time of {name}: it waits" for name in lost]
 
 
 @pytest.mark.parametrize("layout", ["", "-strided", "-offset"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pytest_ecornn.measurement import baseline_probe, clocks, cost_bounds, replay
+from pytest_ecornn.measurement import baseline_probe, capture, clocks, cost_bounds
 from pytest_ecornn.measurement.baseline_probe import BaselineProbe
 from pytest_ecornn.measurement.columns import TimingColumn
 from pytest_ecornn.measurement.measurement import Arm, freeze_living
@@ -83,7 +83,7 @@ class BenchmarkItem(NamedCaseItem):
 
     def _replayed(self, arms: list[Arm]) -> tuple[TimingColumn | None, list[str]]:
         """The device-only column, measured, or None; and what it lacks."""
-        graphs, missing = replay.graph_arms(arms)
+        graphs, missing = capture.graph_arms(arms)
         if not graphs:
             return None, missing
         column = TimingColumn(graphs, clocks.CudaGraphTimer(self.case.device), self.session.confidence)

@@ -12,10 +12,11 @@ import torch
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement import clocks, measurement
+from pytest_ecornn.measurement.capture import MAX_CALL_SECONDS, graph_arms
 from pytest_ecornn.measurement.clocks import CudaGraphTimer, Timer
 from pytest_ecornn.measurement.measurement import Arm, Timeable, gc_disabled
 from pytest_ecornn.measurement.pool import InputPool
-from pytest_ecornn.measurement.replay import MAX_CALL_SECONDS, GraphArm, graph_arms
+from pytest_ecornn.measurement.replay import GraphArm
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.item_rows import measure_rest
 from pytest_ecornn.suites.published.common.verified import failure_text, prepared, times_in_build

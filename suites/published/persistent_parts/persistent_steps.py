@@ -20,7 +20,7 @@ from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, compile_layer, status_of
 from pytest_ecornn.implementations.persistent_gpu.kernel import Shape as TrackShape
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
-from pytest_ecornn.measurement.replay import graph_count
+from pytest_ecornn.measurement.capture import graph_count
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, median_interval
