@@ -11,6 +11,7 @@ import pytest
 
 from pytest_ecornn.run.hooks.benchmark_plugin import BenchmarkPlugin
 from pytest_ecornn.run.items.unsupported_items import UnsupportedItem, row_item
+from pytest_ecornn.run.processes.proof_workers import TIMED_KINDS
 from pytest_ecornn.run.session import RunSession
 
 # The fixtures that hand rows to the shipped tests, and what of the session lists these rows.
@@ -20,6 +21,13 @@ ROW_FIXTURES = {
     "ecornn_fixed": "named_case_items",
     "ecornn_drawn": "drawn_case_items",
     "ecornn_properties": "properties",
+}
+_KINDS = {  # of the rows that each test fills
+    "test_benchmark": "benchmark",
+    "test_control": "control",
+    "test_fixed_case": "fixed",
+    "test_drawn_cases": "drawn",
+    "test_properties": "properties",
 }
 _SELFCHECK = Path(__file__).parents[2] / "suites/test_selfcheck.py"
 
@@ -87,6 +95,16 @@ class Collection:
 def label_of_node(nodeid: str) -> str:
     """The text in the node id's brackets; empty without brackets."""
     return nodeid.partition("[")[2].removesuffix("]")
+
+
+def kind_of_node(nodeid: str) -> str | None:
+    """The kind of the row that one of our tests fills, by its id; None for another test."""
+    return _KINDS.get(nodeid.partition("[")[0].rpartition("::")[2])
+
+
+def is_timed_node(nodeid: str) -> bool:
+    """Whether a test, by its id, fills a timed row."""
+    return kind_of_node(nodeid) in TIMED_KINDS
 
 
 def _takes_row(item: pytest.Item) -> bool:

@@ -25,7 +25,7 @@ from pytest_ecornn.run import baseline_times, resumption
 from pytest_ecornn.run.gate_run import RegressionGate
 from pytest_ecornn.run.hooks import foreign_text, unrun
 from pytest_ecornn.run.hooks.benchmark_plugin import check_loaded
-from pytest_ecornn.run.hooks.collection import ROW_FIXTURES, Collection, label_of_node
+from pytest_ecornn.run.hooks.collection import ROW_FIXTURES, Collection, is_timed_node, kind_of_node, label_of_node
 from pytest_ecornn.run.hooks.screen import ProgressDisplay, write_summary
 from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.run.items.unsupported_items import Grouping, row_item
@@ -39,14 +39,6 @@ from pytest_ecornn.system import interruption, machine, user_folder
 from pytest_ecornn.system.file_locks import LockError
 from pytest_ecornn.system.folder_lock import FolderInUse, FolderLock
 from pytest_ecornn.verification.outcomes import CheckFailed
-
-_KINDS = {  # of the rows that each test fills
-    "test_benchmark": "benchmark",
-    "test_control": "control",
-    "test_fixed_case": "fixed",
-    "test_drawn_cases": "drawn",
-    "test_properties": "properties",
-}
 
 
 class RunPlugin:
@@ -74,7 +66,7 @@ class RunPlugin:
         user_folder.redirect_plugins(config, Path(self.session.shared_folder))
         self._collection = Collection(config, self.session, self._set_total)
         config.pluginmanager.register(Grouping(), "ecornn-grouping")
-        config.pluginmanager.register(GpuWorkers(self.session.devices), "ecornn-gpu-workers")
+        config.pluginmanager.register(GpuWorkers(self.session.devices, is_timed_node), "ecornn-gpu-workers")
         config.pluginmanager.register(self._collection, "ecornn-collection")
         select_suites(config, ["test_equivalence.py", "test_properties.py", *(["test_benchmark.py"] if is_bench else [])])
 
@@ -181,7 +173,7 @@ class RunPlugin:
         label = label_of_node(nodeid)
         if not label:
             return None
-        kind = _KINDS.get(nodeid.partition("[")[0].rpartition("::")[2])
+        kind = kind_of_node(nodeid)
         return next((item for item in self._items() if item.kind == kind and str(item) == label), None)
 
     def _items(self) -> Iterator[CheckItem]:

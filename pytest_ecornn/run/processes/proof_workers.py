@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str, str]  # `Row.key`
 
-_KINDS, _TIMED = ("drawn", "properties"), ("benchmark", "control")  # of rows
+_KINDS, TIMED_KINDS = ("drawn", "properties"), ("benchmark", "control")  # of rows
 # By default: workers at most, cores and free memory of a GPU and of the host for each, and rows that make one worth its start.
 MAX_WORKERS, CORES_EACH, HOST_BYTES_EACH = 12, 4 / 3, 4 * 2**30
-_GPU_BYTES_EACH, _ROWS_EACH = 3 * 2**30, 5
+GPU_BYTES_EACH, _ROWS_EACH = 3 * 2**30, 5
 _SECONDS_TO_EXIT = 5.0
 
 
@@ -189,7 +189,7 @@ class Starting:
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Leaves a row that is timed alone on the machine, in whatever order rows come."""
-        if any(one.kind in _TIMED for one in _items(item)):
+        if any(one.kind in TIMED_KINDS for one in _items(item)):
             self._proof_workers.stop()
 
     @pytest.hookimpl(tryfirst=True)
@@ -204,7 +204,7 @@ def default_count(rows: int, devices: tuple[str, ...]) -> int:
     free = min(torch.cuda.mem_get_info(device)[0] for device in devices)
     on_host = (memory.available_bytes() or 0) // HOST_BYTES_EACH
     on_cores = int(machine.usable_cores() / CORES_EACH)
-    count = min(on_cores, free // _GPU_BYTES_EACH, on_host, rows // _ROWS_EACH, MAX_WORKERS)
+    count = min(on_cores, free // GPU_BYTES_EACH, on_host, rows // _ROWS_EACH, MAX_WORKERS)
     return count if count > 1 else 0  # one alone would do what this process can
 
 

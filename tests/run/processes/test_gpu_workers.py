@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from execnet.xspec import XSpec
 
+from pytest_ecornn.run.hooks.collection import is_timed_node
 from pytest_ecornn.run.processes import gpu_workers
 from pytest_ecornn.run.processes.gpu_workers import GpuWorkers, auto_worker_count
 from pytest_ecornn.system import machine, memory
@@ -15,12 +16,13 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_workers, "gpus_of_one_kind", lambda: ["0", "GPU-b"])
     monkeypatch.setattr(machine, "usable_cores", lambda: 32)
     monkeypatch.setattr(memory, "available_bytes", lambda: 2**38)
+    monkeypatch.setattr(gpu_workers, "gpu_bytes", lambda: 80 * 2**30)
 
 
 def given(devices: list[str], *specs: str) -> list[tuple[str, str] | None]:
     """The GPU and the share that each worker is started with; None of one without."""
     made = [XSpec(spec) for spec in specs]
-    GpuWorkers(devices).pytest_xdist_setupnodes(made)
+    GpuWorkers(devices, is_timed_node).pytest_xdist_setupnodes(made)
     return [(one.env["CUDA_VISIBLE_DEVICES"], one.env["PYTEST_ECORNN_GPU"]) if one.env else None for one in made]
 
 
@@ -44,7 +46,7 @@ def test_workers_elsewhere_have_no_gpu_of_this_host() -> None:
 
 def test_workers_of_a_cluster_have_the_gpus_that_it_gives_them() -> None:
     made = [XSpec("popen//ray_host=a"), XSpec("popen//ray_host=b")]
-    GpuWorkers(["cuda"]).pytest_xdist_setupnodes(made)
+    GpuWorkers(["cuda"], is_timed_node).pytest_xdist_setupnodes(made)
     assert [one.env for one in made] == [{}, {}]
 
 
@@ -54,11 +56,18 @@ def test_some_workers_of_each_gpu_are_started_by_themselves(monkeypatch: pytest.
     assert auto_worker_count(["cuda"]) == 12
     monkeypatch.setattr(memory, "available_bytes", lambda: 2**35)
     assert auto_worker_count(["cuda"]) == 8
+    monkeypatch.setattr(gpu_workers, "gpu_bytes", lambda: 8 * 2**30)
+    assert auto_worker_count(["cuda"]) == 4
     monkeypatch.setattr(machine, "usable_cores", lambda: 1)
     assert auto_worker_count(["cuda"]) == 2
 
 
+def test_one_gpu_has_no_more_workers_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_workers, "gpus_of_one_kind", lambda: ["0"])
+    assert auto_worker_count(["cuda"]) == 12
+
+
 def test_elsewhere_xdist_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert auto_worker_count(["cpu"]) is None
-    monkeypatch.setattr(gpu_workers, "gpus_of_one_kind", lambda: ["0"])
+    monkeypatch.setattr(gpu_workers, "gpus_of_one_kind", list)
     assert auto_worker_count(["cuda"]) is None
