@@ -10,6 +10,7 @@ from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200, CostCoefficients
+from pytest_ecornn.implementations.persistent_gpu.streaming.cost import stream_wait_us
 from pytest_ecornn.implementations.persistent_gpu.tiling import (
     FRAGMENT_BYTES,
     K_TILE_BYTES,
@@ -48,7 +49,7 @@ class CostModel:
         split = WARPS / _SUBPARTITIONS * (
             form.fragments_per_warp * chip.split_fragment_clocks + form.all_slices * chip.split_k_tile_clocks
         )  # fmt: skip
-        left = form.streamed_fragments * FRAGMENT_BYTES / chip.l2_bytes_per_clock
+        left = 0.0 if form.is_grid else form.streamed_fragments * FRAGMENT_BYTES / chip.l2_bytes_per_clock
         is_full = arithmetic.is_3xtf32 and not is_backward
         spilled = is_full * max(0, form.m_tiles_per_warp - product.unspilled_m_tiles) * product.spilled_m_tile_clocks
         split *= arithmetic.is_3xtf32
@@ -58,11 +59,13 @@ class CostModel:
     @property
     def step_us(self) -> float:
         """Estimated us of a step of all tiles, by which forms are compared."""
-        if self.form.is_2d_grid:
-            return self._grid_backward_us
         if not self.form.is_grid:
             return self._cluster_us
-        return self._load_warp_grid_us if self.form.load_threads else self._grid_us
+        if self.form.is_2d_grid:
+            resident_us = self._grid_backward_us
+        else:
+            resident_us = self._load_warp_grid_us if self.form.load_threads else self._grid_us
+        return resident_us + stream_wait_us(self.form, self.product_us)
 
     @property
     def _publishing_us(self) -> float:
@@ -175,7 +178,8 @@ class NTiledCostModel(CostModel):
         sums_us = n_tiled.m_tile_sums_us * form.n_tiles * form.m_tiles_per_warp + state * form.n_tiles * (
             form.states_per_thread - 1
         )
-        return form.tiles * (step + self.product_us + reads + sums_us + n_tiled.barrier_us * (form.sum_buffers == 1))
+        tile_us = step + self.product_us + reads + sums_us + n_tiled.barrier_us * (form.sum_buffers == 1)
+        return form.tiles * tile_us + stream_wait_us(form, self.product_us)
 
 
 @dataclass(frozen=True)

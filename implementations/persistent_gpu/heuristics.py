@@ -13,9 +13,12 @@ from pytest_ecornn.implementations._common.recurrent_problem import GATES, Devic
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
+from pytest_ecornn.implementations.persistent_gpu.streaming.configs import streaming_configs
+from pytest_ecornn.implementations.persistent_gpu.streaming.cost import gemm_step_us
 from pytest_ecornn.implementations.persistent_gpu.tiling import FRAGMENT_BYTES, PACKETS_IN_FLIGHT, TILE, WARPS
 
 _MAX_TILES = 4
+_MAX_GEMM_SHARE = 1.2  # of a GEMM's time that a step with streamed weights may be estimated at
 _STREAM_BYTES = 80 * 1024  # in flight from the L2 cache at least, to use its bandwidth
 _GRID_UNITS, _ABREAST_UNITS = 4, 2  # of a block a multiple
 _MAX_N_TILES = 4
@@ -29,16 +32,14 @@ def select_config(problem: ProblemSize, device: Device) -> Form | str:
     if not found:
         return _does_not_fit_reason(problem, device)
 
-    return min(found, key=lambda form: (estimated_us_with_queueing(form, device), make_cost_model(form).product_us))
+    best = min(found, key=lambda form: (estimated_us_with_queueing(form, device), make_cost_model(form).product_us))
+    return _slower_than_gemm_reason(best, device) or best
 
 
 def candidate_configs(problem: ProblemSize, device: Device) -> list[Form]:
-    """All forms that fit."""
-    return [
-        *clusters(partial(Form, problem), problem, device),
-        *_grid_configs(problem, device),
-        *_ntiled_configs(problem, device),
-    ]
+    """All forms that fit. Grids stream weights only where no grid has room for all of them."""
+    grids = [*_grid_configs(problem, device), *_ntiled_configs(problem, device)]
+    return [*clusters(partial(Form, problem), problem, device), *(grids or streaming_configs(problem, device))]
 
 
 def estimated_us_with_queueing(form: Form, device: Device) -> float:
@@ -52,6 +53,18 @@ def fits_both_directions(form: Form, device: Device) -> bool:
     return not form.is_grid and 2 * form.clusters <= device.clusters(form.blocks)
 
 
+def _slower_than_gemm_reason(form: Form, device: Device) -> str | None:
+    """Why a form that streams weights is not to be taken, or None."""
+    step_us, gemm_us = estimated_us_with_queueing(form, device), gemm_step_us(form.problem)
+    if not form.streamed_fragments or step_us <= _MAX_GEMM_SHARE * gemm_us:
+        return None
+    problem = form.problem
+    return (
+        f"H {problem.hidden} at B {problem.batch} is faster by a GEMM a step: W_hh does not fit on chip, and a step that "
+        f"streams the rest takes an estimated {step_us:.1f} us, by a GEMM {gemm_us:.1f} us"
+    )
+
+
 def _does_not_fit_reason(problem: ProblemSize, device: Device) -> str:
     sizes = f"H {problem.hidden} does not fit: "
     if device.largest_cluster > 1:
@@ -61,9 +74,9 @@ def _does_not_fit_reason(problem: ProblemSize, device: Device) -> str:
         )
     what = "gradients" if problem.is_backward else "states"
     return (
-        f"{sizes}W_hh of {GATES[problem.cell]} x {problem.hidden} x {problem.hidden} elements of {problem.arithmetic.bytes} "
-        f"bytes and the {what} of {problem.batch} sequences must lie in the registers and the {device.shared_bytes} bytes of "
-        f"shared memory of each of {device.num_sms} multiprocessors"
+        f"{sizes}a part of W_hh of {GATES[problem.cell]} x {problem.hidden} x {problem.hidden} elements of "
+        f"{problem.arithmetic.bytes} bytes and the {what} of {problem.batch} sequences must lie in the registers and the "
+        f"{device.shared_bytes} bytes of shared memory of each of {device.num_sms} multiprocessors"
     )
 
 

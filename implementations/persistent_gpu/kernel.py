@@ -17,7 +17,7 @@ from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode, ProblemSize
 from pytest_ecornn.implementations._cuda.compile import skip_reason
 from pytest_ecornn.implementations._cuda.kernel import Kernel
-from pytest_ecornn.implementations._cuda.memory import empty, zeros
+from pytest_ecornn.implementations._cuda.memory import address, empty, zeros
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.heuristics import fits_both_directions, select_config
@@ -126,8 +126,8 @@ BACKWARD_PARAMS = (
     *("d_h0", "d_c0", "lengths", "status", *_SIZES),
 )
 _OF_INPUTS = ("x", "x_step", "x_sequence", "weight_ih")
-# Addresses in a call's order. Those of x and weight_ih precede them where the kernel computes their product; that of the memory
-# by which blocks exchange, or from which weights are streamed, comes last.
+# Addresses in a call's order. Those of x and weight_ih precede them where the kernel computes their product; those of the
+# memory by which blocks of a grid exchange, and from which weights are streamed, come last.
 _ADDRESSES = {
     False: "gates weight_hh bias_ih bias_hh h0 c0 output h_n c_n lengths saved_gates saved_cells",
     True: "saved_gates saved_cells output weight_hh h0 c0 d_output d_h_n d_c_n d_gates d_recurrent d_h0 d_c0 lengths",
@@ -145,16 +145,16 @@ def params(names: Iterable[str]) -> dict[str, type[int] | type[np.int64]]:
     return {name: int if name in _SIZES else np.int64 for name in names}
 
 
-def _exchanged(form: Form) -> str:
-    """The field of the memory that a launch allocates beside its arrays."""
-    return "mailboxes" if form.is_grid else "weight_stream"
+def _allocated(form: Form) -> tuple[str, ...]:
+    """The fields of the memory that a launch allocates beside its arrays."""
+    return ("mailboxes", "weight_stream") if form.is_grid else ("weight_stream",)
 
 
 def _fields(kind: KernelSpec, form: Form) -> list[str]:
     """The fields of the kernel's Params, in their order."""
     if kind.is_backward:
-        return [*BACKWARD_PARAMS, "weight_hh", _exchanged(form)]
-    return [*FORWARD_PARAMS, *_OF_INPUTS, "weight_hh", _exchanged(form)]
+        return [*BACKWARD_PARAMS, "weight_hh", *_allocated(form)]
+    return [*FORWARD_PARAMS, *_OF_INPUTS, "weight_hh", *_allocated(form)]
 
 
 def make_kernel(kind: KernelSpec, form: Form) -> Kernel:
@@ -256,11 +256,11 @@ class Launch:
         if kind.saves_for_backward:
             compile_layer(shape, kind.backward)
         self._device, self._status, self.width = kind.device, status_of(kind.device), width_of(kind, form)
-        self._handoff_bytes, self._left_over_bytes = form.mailbox_bytes if form.is_grid else 0, form.left_over_bytes
+        self._mailbox_bytes, self._stream_bytes = form.mailbox_bytes if form.is_grid else 0, form.stream_bytes
         self.is_beside = kind.device.type == "cuda" and fits_both_directions(form, Device.of(kind.device))
         of_rows = (f"{name}_{what}" for name in ("output", "d_output" if kind.is_backward else "gates") for what in _STRIDES)
         integers = dict(zip(of_rows, output + other, strict=True)) | shape.row_strides
-        addresses = [*_ADDRESSES[kind.is_backward].split(), _exchanged(form)]
+        addresses = [*_ADDRESSES[kind.is_backward].split(), *_allocated(form)]
         if inputs:
             integers |= {f"x_{what}": inputs * shape.row_strides[f"row_{what}"] for what in _STRIDES}
             addresses = ["x", "weight_ih", *addresses]
@@ -271,15 +271,13 @@ class Launch:
         self._run = kernel.at(launch, addresses, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
-        """Launches the kernel. addresses: of its arrays but the last, in its order, 0 for none."""
+        """Launches the kernel. addresses: of its arrays but those that it allocates, in its order, 0 for none."""
         self._status.check()
-        if self._handoff_bytes:
-            beside = zeros(self._handoff_bytes, self._device)
-        elif self._left_over_bytes:
-            beside = empty((self._left_over_bytes,), torch.uint8, self._device)
-        else:
-            return self._run((*addresses, 0))
-        self._run((*addresses, beside.data_ptr()))
+        weight_stream = empty((self._stream_bytes,), torch.uint8, self._device) if self._stream_bytes else None
+        if not self._mailbox_bytes:
+            return self._run((*addresses, address(weight_stream)))
+        mailboxes = zeros(self._mailbox_bytes, self._device)
+        self._run((*addresses, mailboxes.data_ptr(), address(weight_stream)))
 
 
 get_layer_kernel = lru_cache(maxsize=4096)(Launch)

@@ -85,12 +85,12 @@ def of_persistent(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
 def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[tuple[tuple[str, str], ...]]:
     """LSTM at large sizes in every precision, as on two devices, one tile of sequences and several; other cells.
 
-    With weights that are split in every step, and with such as are split once.
+    With weights that are split in every step, and with such as are split once; at H 2816 some are streamed.
     """
     found = []
     sizes = [("lstm", hidden, batch) for hidden in (650, 1024, 1500) for batch in (8, 40)]
     for device, (cell, hidden, batch) in itertools.product(
-        (HOPPER, AMPERE), [*sizes, ("gru", 1024, 1), ("rnn_tanh", 2048, 64)]
+        (HOPPER, AMPERE), [*sizes, ("gru", 1024, 1), ("rnn_tanh", 2048, 64), ("gru", 2816, 4), ("gru", 2816, 32)]
     ):
         for dtype, tf32 in ((torch.float16, False), (torch.float32, False), (torch.float32, True)):
             keeps = device is HOPPER and batch == 40 and not is_backward

@@ -180,7 +180,7 @@ def test_cases_are_short_and_of_every_kind_of_form() -> None:
     assert {(form.is_grid, form.problem.is_backward) for form in forms} == set(product((False, True), repeat=2))
     several = {(form.is_grid, form.tiles > 1, form.clusters > 1) for form in forms}
     assert several >= {(False, True, True), (True, True, True), (True, False, False), (False, False, False)}
-    assert any(form.streamed_fragments for form in forms)
+    assert {form.problem.is_backward for form in forms if form.is_grid and form.streamed_fragments} == {False, True}
     assert {form.wide for form in forms if isinstance(form, NTiledGridConfig)} > {8}
 
 
