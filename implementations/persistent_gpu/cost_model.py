@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES
+from pytest_ecornn.implementations.persistent_gpu.blocks.coefficients import BlockCoefficients
+from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
@@ -86,6 +88,8 @@ class CostModel:
         if form.problem.is_backward:
             product = 1.0 if form.problem.arithmetic.is_3xtf32 else cluster.backward_product_factor
             return form.tiles * (cluster.backward_tile_us + product * self.product_us)
+        has_gates, is_small = GATES[form.problem.cell] > 1, form.problem.hidden <= cluster.split_multi_tile_hidden
+        state_us += cluster.split_multi_tile_us * (form.problem.arithmetic.is_3xtf32 and has_gates and is_small)
         return max(cluster.multi_tile_slowdown * form.tiles * max(self.product_us, state_us + self._publishing_us), one)
 
     @property
@@ -179,6 +183,40 @@ class NTiledCostModel(CostModel):
 
 
 @dataclass(frozen=True)
+class BlockCostModel(CostModel):
+    """Estimates the times of blocks with all weights in registers."""
+
+    form: BlockConfig
+
+    @property
+    def _pass(self) -> BlockCoefficients:
+        return self.coefficients.block_backward if self.form.problem.is_backward else self.coefficients.block
+
+    @property
+    def product_us(self) -> float:
+        """Estimated us to issue the products of all blocks of a multiprocessor."""
+        form, block = self.form, self._pass
+        of_sequence = block.fma_clocks * form.weights_per_thread + block.shuffle_clocks * form.shuffles
+        of_sequence += block.read_clocks * form.vectors_per_lane * (1 + form.k_vector)
+        return self._issue_us(form.block_sequences * of_sequence + block.smem_weight_clocks * form.smem_weights_per_thread)
+
+    @property
+    def step_us(self) -> float:
+        """Estimated us of a step of the blocks that run at once."""
+        form, block = self.form, self._pass
+        pointwise = block.pointwise_clocks * form.block_sequences * (GATES[form.problem.cell] > 1)
+        waiting = (
+            block.step_us + block.sequence_us * (form.block_sequences - 1) + block.smem_weight_us * form.smem_weights_per_thread
+        )
+        return waiting + self.product_us + self._issue_us(pointwise)
+
+    def _issue_us(self, clocks: float) -> float:
+        """Estimated us of a sub-partition's warps, each of so many clocks."""
+        warps = ceil(self.form.blocks_per_sm * self.form.threads / 32 / _SUBPARTITIONS)
+        return warps * clocks * self.coefficients.chip.us_per_clock
+
+
+@dataclass(frozen=True)
 class WavefrontCostModel(CostModel):
     """Estimates the times of layers in a wavefront."""
 
@@ -202,4 +240,6 @@ def make_cost_model(form: Form) -> CostModel:
         return WavefrontCostModel(form, H200)
     if isinstance(form, NTiledGridConfig):
         return NTiledCostModel(form, H200)
+    if isinstance(form, BlockConfig):
+        return BlockCostModel(form, H200)
     return CostModel(form, H200)

@@ -10,6 +10,8 @@ from math import ceil
 from typing import TypeVar
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, ProblemSize
+from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
+from pytest_ecornn.implementations.persistent_gpu.blocks.heuristics import block_configs
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
@@ -23,9 +25,12 @@ F = TypeVar("F", bound=Form)
 _GRID_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16)  # blocks in a column, backward
 
 
-def select_config(problem: ProblemSize, device: Device) -> Form | str:
-    """The form whose steps take the least time, with clusters that queue; or why there is none."""
-    found = candidate_configs(problem, device)
+def select_config(problem: ProblemSize, device: Device, computes_inputs: bool = False) -> Form | str:
+    """The form whose steps take the least time, with clusters that queue; or why there is none.
+
+    computes_inputs: the same launch computes the input product, which blocks with all weights do not.
+    """
+    found = [form for form in candidate_configs(problem, device) if not (computes_inputs and isinstance(form, BlockConfig))]
     if not found:
         return _does_not_fit_reason(problem, device)
 
@@ -38,18 +43,24 @@ def candidate_configs(problem: ProblemSize, device: Device) -> list[Form]:
         *clusters(partial(Form, problem), problem, device),
         *_grid_configs(problem, device),
         *_ntiled_configs(problem, device),
+        *block_configs(problem, device),
     ]
 
 
 def estimated_us_with_queueing(form: Form, device: Device) -> float:
     """Estimated us of a step, where clusters that do not run at once run one after the other."""
     step_us = make_cost_model(form).step_us
-    return step_us if form.is_grid else ceil(form.clusters / device.clusters(form.blocks)) * step_us
+    return step_us if form.is_grid else ceil(form.clusters / _clusters_at_once(form, device)) * step_us
+
+
+def _clusters_at_once(form: Form, device: Device) -> int:
+    """Clusters that run at once, of blocks with all weights the blocks."""
+    return device.num_sms * form.blocks_per_sm if isinstance(form, BlockConfig) else device.clusters(form.blocks)
 
 
 def fits_both_directions(form: Form, device: Device) -> bool:
     """Whether another direction's clusters run at the same time. Not a grid's, which may need the whole device."""
-    return not form.is_grid and 2 * form.clusters <= device.clusters(form.blocks)
+    return not form.is_grid and 2 * form.clusters <= _clusters_at_once(form, device)
 
 
 def _does_not_fit_reason(problem: ProblemSize, device: Device) -> str:

@@ -18,6 +18,7 @@ from pytest_ecornn.implementations._common.recurrent_problem import GATES, Devic
 from pytest_ecornn.implementations._cuda.compile import skip_reason
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.memory import empty, zeros
+from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.heuristics import fits_both_directions, select_config
@@ -30,6 +31,8 @@ KERNELS = Path(__file__).parent / "kernels"
 _SOURCES = {False: KERNELS / "cluster_forward.cu", True: KERNELS / "cluster_backward.cu"}
 _GRID_SOURCES = {False: KERNELS / "grid_forward.cu", True: KERNELS / "grid_backward.cu"}
 _NTILED_SOURCE = KERNELS / "grid_forward_ntiled.cu"
+_BLOCK_KERNELS = Path(__file__).parent / "blocks" / "kernels"
+_BLOCK_SOURCES = {False: _BLOCK_KERNELS / "block_forward.cu", True: _BLOCK_KERNELS / "block_backward.cu"}
 
 
 class Shape(NamedTuple):
@@ -135,6 +138,8 @@ _ADDRESSES = {
 
 
 def source_of(kind: KernelSpec, form: Form) -> Path:
+    if isinstance(form, BlockConfig):
+        return _BLOCK_SOURCES[kind.is_backward]
     if not form.is_grid:
         return _SOURCES[kind.is_backward]
     return _NTILED_SOURCE if isinstance(form, NTiledGridConfig) else _GRID_SOURCES[kind.is_backward]
@@ -169,7 +174,8 @@ def make_kernel(kind: KernelSpec, form: Form) -> Kernel:
 def compile_layer(shape: Shape, kind: KernelSpec) -> tuple[Form, Kernel]:
     """A layer's form and its kernel. Raises ValueError for what does not run, or does not fit."""
     check(shape, kind)
-    form = select_config(kind.problem(shape.cell, shape.hidden, shape.batch), Device.of(kind.device))
+    problem = kind.problem(shape.cell, shape.hidden, shape.batch)
+    form = select_config(problem, Device.of(kind.device), computes_inputs=kind.inputs > 0)
     if isinstance(form, str):
         raise ValueError(form)
     return form, make_kernel(kind, form)

@@ -17,8 +17,10 @@ from pytest_ecornn.implementations.persistent_gpu import config as persistent_co
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
 from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, single_step
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
+from pytest_ecornn.implementations.persistent_gpu.blocks.heuristics import block_configs
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
+from pytest_ecornn.implementations.persistent_gpu.heuristics import estimated_us_with_queueing
 from pytest_ecornn.implementations.scan_gpu.config import Device
 from pytest_ecornn.implementations.scan_gpu.ops import ScanSpec, Shape, choose_form, macros
 from pytest_ecornn.implementations.scan_gpu_log import ops
@@ -75,10 +77,30 @@ def of_persistent(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
         kind = persistent_kernel.KernelSpec(
             torch.bfloat16 if hidden == 65 else torch.float16, torch.device("cuda", 0), False, is_backward
         )
-        form = persistent_heuristics.select_config(kind.problem(cell, hidden, batch), HOPPER)
-        assert isinstance(form, persistent_config.Form)
+        form = exchanging_form(kind.problem(cell, hidden, batch))
         if not form.is_grid:
             found.append(persistent_kernel.macros(kind._replace(saves_for_backward=batch == 8 and not is_backward), form))
+    return list(dict.fromkeys(found))
+
+
+def exchanging_form(problem: recurrent_problem.ProblemSize) -> persistent_config.Form:
+    """The best form whose blocks exchange states."""
+    form = persistent_heuristics.select_config(problem, HOPPER, computes_inputs=True)
+    assert isinstance(form, persistent_config.Form)
+    return form
+
+
+def of_persistent_blocks(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
+    """Every cell in every dtype, of one sequence a block and several, weights in registers alone and in shared memory too."""
+    found = []
+    sizes = [("lstm", 72, 100), ("lstm", 96, 100), ("gru", 128, 100), ("gru", 96, 500), ("gru", 33, 1000)]
+    sizes += [("rnn_tanh", 100, 200), ("rnn_relu", 200, 9)]
+    for (cell, hidden, batch), dtype in itertools.product(sizes, (torch.float32, torch.bfloat16, torch.float16)):
+        keeps = dtype != torch.bfloat16 and not is_backward
+        kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), False, is_backward, keeps, lengths=keeps)
+        if forms := list(block_configs(kind.problem(cell, hidden, batch), HOPPER)):
+            form = min(forms, key=lambda form: estimated_us_with_queueing(form, HOPPER))
+            found.append(persistent_kernel.macros(kind, form))
     return list(dict.fromkeys(found))
 
 
@@ -113,8 +135,7 @@ def of_persistent_fused(name: str) -> list[tuple[tuple[str, str], ...]]:
     kinds = [(torch.bfloat16, False), (torch.float32, False), (torch.float32, True)]
     for (cell, inputs, hidden, batch), (dtype, tf32) in itertools.product(sizes, kinds):
         kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), tf32, inputs=inputs)
-        form = persistent_heuristics.select_config(kind.problem(cell, hidden, batch), HOPPER)
-        assert isinstance(form, persistent_config.Form)
+        form = exchanging_form(kind.problem(cell, hidden, batch))
         if persistent_kernel.source_of(kind, form).name == name:
             found.append(persistent_kernel.macros(kind, form))
     return list(dict.fromkeys(found))
@@ -187,6 +208,8 @@ Variant = tuple[tuple[str, str], ...]
 VARIANTS: dict[str, Callable[[], list[Variant]]] = {
     "cluster_forward.cu": lambda: of_persistent(False) + of_persistent_fused("cluster_forward.cu"),
     "cluster_backward.cu": lambda: of_persistent(True),
+    "block_forward.cu": lambda: of_persistent_blocks(False),
+    "block_backward.cu": lambda: of_persistent_blocks(True),
     "grid_forward_ntiled.cu": lambda: (
         of_persistent_grid(False, is_abreast=True) + of_persistent_fused("grid_forward_ntiled.cu")
     ),

@@ -37,7 +37,7 @@ def on_cpu() -> Iterator[None]:
 
 def form_of(shape: persistent_kernel.Shape, kind: KernelSpec) -> Form:
     """A cluster of three blocks at most, of weights in registers and in shared memory both."""
-    form = select_config(kind.problem(shape.cell, shape.hidden, shape.batch), Device(132, 232_448, 3))
+    form = select_config(kind.problem(shape.cell, shape.hidden, shape.batch), Device(132, 232_448, 3), computes_inputs=True)
     assert isinstance(form, Form)
     return with_weights(form, 1, 0, 0)
 

@@ -17,6 +17,7 @@ from pytest_ecornn.implementations import persistent_gpu
 from pytest_ecornn.implementations._common.recurrent_problem import MathMode, ProblemSize
 from pytest_ecornn.implementations._cuda import compile as compiler
 from pytest_ecornn.implementations.persistent_gpu import kernel
+from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
@@ -182,6 +183,7 @@ def test_cases_are_short_and_of_every_kind_of_form() -> None:
     assert several >= {(False, True, True), (True, True, True), (True, False, False), (False, False, False)}
     assert any(form.streamed_fragments for form in forms)
     assert {form.wide for form in forms if isinstance(form, NTiledGridConfig)} > {8}
+    assert {form.problem.is_backward for form in forms if isinstance(form, BlockConfig)} == {False, True}
 
 
 def test_pruned_cases_are_of_every_kind_of_form() -> None:

@@ -62,7 +62,7 @@ PROJECTED = RNNOptions("lstm", batch_first=False, bidirectional=False, projected
 def test_a_form_covers_all_units_and_sequences_and_fits(
     cell: str, hidden: int, batch: int, arithmetic: MathMode, device: Device, is_backward: bool
 ) -> None:
-    form = select_config(ProblemSize(cell, hidden, batch, arithmetic, is_backward), device)
+    form = select_config(ProblemSize(cell, hidden, batch, arithmetic, is_backward), device, computes_inputs=True)
     if isinstance(form, str):
         assert hidden > 1000, form
         return

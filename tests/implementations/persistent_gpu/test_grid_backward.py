@@ -47,7 +47,7 @@ FLOAT16, BFLOAT16, FLOAT32, TF32 = PRECISIONS
 def test_without_clusters_a_grid_holds_all_weights_or_there_is_no_form(
     cell: str, hidden: int, batch: int, arithmetic: MathMode
 ) -> None:
-    form = select_config(ProblemSize(cell, hidden, batch, arithmetic, is_backward=True), A100)
+    form = select_config(ProblemSize(cell, hidden, batch, arithmetic, is_backward=True), A100, computes_inputs=True)
     if isinstance(form, str):
         assert hidden > 800, form
         return
@@ -88,7 +88,11 @@ def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
 
     def form(shape: Shape, kind: KernelSpec) -> Form:
         problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-        found = form_of(problem, **sizes) if kind.is_backward else select_config(problem, Device(132, 232_448, 3))
+        found = (
+            form_of(problem, **sizes)
+            if kind.is_backward
+            else select_config(problem, Device(132, 232_448, 3), computes_inputs=True)
+        )
         assert isinstance(found, Form)
         return found
 
