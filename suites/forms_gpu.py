@@ -26,6 +26,7 @@ from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGri
 from pytest_ecornn.implementations.persistent_gpu.heuristics import candidate_configs, estimated_us_with_queueing
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
 from pytest_ecornn.implementations.persistent_gpu.kernel import Shape as TrackShape
+from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
 from pytest_ecornn.suites.published.persistent_parts.persistent_steps import CELL, Op, Shape
@@ -56,6 +57,8 @@ def shapes(sizes: Sequence[tuple[int, int]] = SIZES, passes: Sequence[bool] = (F
 
 
 def kind_of(form: Form) -> str:
+    if isinstance(form, WgmmaConfig):
+        return "grid, wgmma"
     if isinstance(form, NTiledGridConfig):
         return f"grid, {form.wide} sequences at once" + ", weights split once" * (form.presplit_fragments > 0)
     return "clusters" if not form.is_grid else f"grid, {form.load_threads} readers" if form.load_threads else "grid"

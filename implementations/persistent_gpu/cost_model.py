@@ -18,6 +18,8 @@ from pytest_ecornn.implementations.persistent_gpu.tiling import (
     TILE,
     WARPS,
 )
+from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
+from pytest_ecornn.implementations.persistent_gpu.wgmma.cost_model import WgmmaCostModel
 
 _SUBPARTITIONS = 4  # of a multiprocessor
 _LINE_BYTES = 128  # of which each takes `line_us`
@@ -196,8 +198,10 @@ class WavefrontCostModel(CostModel):
         return wavefront.launch_us + steps * wavefront.step_slowdown * self.step_us + lags
 
 
-def make_cost_model(form: Form) -> CostModel:
+def make_cost_model(form: Form) -> CostModel | WgmmaCostModel:
     """The cost model of a form by its class, on an H200."""
+    if isinstance(form, WgmmaConfig):
+        return WgmmaCostModel(form)
     if isinstance(form, WavefrontConfig):
         return WavefrontCostModel(form, H200)
     if isinstance(form, NTiledGridConfig):

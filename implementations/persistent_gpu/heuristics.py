@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -14,6 +14,7 @@ from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
 from pytest_ecornn.implementations.persistent_gpu.tiling import FRAGMENT_BYTES, PACKETS_IN_FLIGHT, TILE, WARPS
+from pytest_ecornn.implementations.persistent_gpu.wgmma.heuristics import wgmma_configs
 
 _MAX_TILES = 4
 _STREAM_BYTES = 80 * 1024  # in flight from the L2 cache at least, to use its bandwidth
@@ -38,6 +39,7 @@ def candidate_configs(problem: ProblemSize, device: Device) -> list[Form]:
         *clusters(partial(Form, problem), problem, device),
         *_grid_configs(problem, device),
         *_ntiled_configs(problem, device),
+        *chain.from_iterable(_first_resident(forms, device) for forms in wgmma_configs(problem, device)),
     ]
 
 
@@ -123,6 +125,11 @@ def _with_all_weights_resident(form: F, device: Device) -> Iterator[F]:
         yield found
 
 
+def _first_resident(forms: Iterable[F], device: Device) -> Iterator[F]:
+    """Yields the first form, with its weights placed, of which none would be streamed, if there is one."""
+    return islice(chain.from_iterable(_with_all_weights_resident(form, device) for form in forms), 1)
+
+
 def _ntiled_configs(problem: ProblemSize, device: Device) -> Iterator[Form]:
     """Yields forward forms of several tiles as one. Sums have two buffers where they fit. Float32 is also split in halves."""
     if problem.is_backward:
@@ -134,7 +141,7 @@ def _ntiled_configs(problem: ProblemSize, device: Device) -> Iterator[Form]:
         for abreast in range(1, min(tiles, _MAX_N_TILES) + 1):
             form = NTiledGridConfig(problem, units, blocks, ceil(tiles / abreast), WARPS, is_grid=True, n_tiles=abreast)
             several = [replace(form, sum_buffers=sums) for sums in (2, 1)]
-            yield from islice(chain.from_iterable(_with_all_weights_resident(one, device) for one in several), 1)
+            yield from _first_resident(several, device)
             if problem.arithmetic.is_3xtf32:
                 yield from chain.from_iterable(_with_presplit_weights(one, device) for one in several)
 

@@ -21,6 +21,7 @@ from pytest_ecornn.implementations._cuda.memory import empty, zeros
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.heuristics import fits_both_directions, select_config
+from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _THREADS, _PRODUCT_ROWS, _PRODUCT_COLUMNS = 256, 64, 16  # threads that compute an input product together; its size
@@ -30,6 +31,7 @@ KERNELS = Path(__file__).parent / "kernels"
 _SOURCES = {False: KERNELS / "cluster_forward.cu", True: KERNELS / "cluster_backward.cu"}
 _GRID_SOURCES = {False: KERNELS / "grid_forward.cu", True: KERNELS / "grid_backward.cu"}
 _NTILED_SOURCE = KERNELS / "grid_forward_ntiled.cu"
+_WGMMA_SOURCES = {False: KERNELS / "wgmma" / "wgmma_forward.cu", True: KERNELS / "wgmma" / "wgmma_backward.cu"}
 
 
 class Shape(NamedTuple):
@@ -137,6 +139,8 @@ _ADDRESSES = {
 def source_of(kind: KernelSpec, form: Form) -> Path:
     if not form.is_grid:
         return _SOURCES[kind.is_backward]
+    if isinstance(form, WgmmaConfig):
+        return _WGMMA_SOURCES[kind.is_backward]
     return _NTILED_SOURCE if isinstance(form, NTiledGridConfig) else _GRID_SOURCES[kind.is_backward]
 
 
@@ -161,8 +165,8 @@ def make_kernel(kind: KernelSpec, form: Form) -> Kernel:
     """The kernel of a form, which takes its arguments by name."""
     arguments = params(_fields(kind, form))
     name, macros_of = "persistent_backward" if kind.is_backward else "persistent_forward", macros(kind, form)
-    source, cluster = source_of(kind, form), 1 if form.is_grid else form.blocks
-    return Kernel(source, name, macros_of, arguments, kind.device, shared_bytes_of(kind, form), form.is_grid, cluster)
+    source, shared_bytes = source_of(kind, form), shared_bytes_of(kind, form)
+    return Kernel(source, name, macros_of, arguments, kind.device, shared_bytes, form.is_grid, form.cluster_blocks)
 
 
 @lru_cache(maxsize=4096)

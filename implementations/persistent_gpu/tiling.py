@@ -57,6 +57,11 @@ class Tiling:
         return self.is_grid and self.problem.is_backward
 
     @property
+    def cluster_blocks(self) -> int:
+        """Blocks of a cluster at launch, 1 for no clusters."""
+        return 1 if self.is_grid else self.blocks
+
+    @property
     def grid_cols(self) -> int:
         """Blocks in each row of a group."""
         return self.blocks // self.grid_rows

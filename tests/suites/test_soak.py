@@ -20,6 +20,7 @@ from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
+from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
 from pytest_ecornn.implementations.sparse_persistent_gpu import heuristics
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import SparseConfig
 from pytest_ecornn.reference.loop import ReferenceLoop
@@ -100,8 +101,12 @@ def test_a_first_call_that_is_wrong_makes_all_others_differ() -> None:
 
 @needs_nvrtc
 @pytest.mark.parametrize(
-    "name", ["cluster_forward", "cluster_backward", "grid_forward", "grid_forward_ntiled", "wavefront_forward"]
-)
+    "name",
+    [
+        "cluster_forward", "cluster_backward", "grid_forward", "grid_forward_ntiled", "wavefront_forward", "wgmma_forward",
+        "wgmma_backward",
+    ],
+)  # fmt: skip
 def test_without_jitter_a_kernel_is_as_if_there_were_none(name: str, tmp_path: Path) -> None:
     name = f"{name}.cu"
     source = source_of(name)
@@ -182,6 +187,7 @@ def test_cases_are_short_and_of_every_kind_of_form() -> None:
     assert several >= {(False, True, True), (True, True, True), (True, False, False), (False, False, False)}
     assert any(form.streamed_fragments for form in forms)
     assert {form.wide for form in forms if isinstance(form, NTiledGridConfig)} > {8}
+    assert {form.problem.is_backward for form in forms if isinstance(form, WgmmaConfig)} == {False, True}
 
 
 def test_pruned_cases_are_of_every_kind_of_form() -> None:

@@ -28,7 +28,7 @@ from tests.helpers.requirements import needs_nvrtc
 # Sources that not every architecture has the instructions for.
 ONLY = {
     "cluster_forward.cu": ((9, 0),), "cluster_backward.cu": ((9, 0),), "grid_forward.cu": ((8, 0), (9, 0)),
-    "grid_forward_ntiled.cu": ((8, 0), (9, 0)),
+    "grid_forward_ntiled.cu": ((8, 0), (9, 0)), "wgmma_forward.cu": ((9, 0),), "wgmma_backward.cu": ((9, 0),),
     "grid_backward.cu": ((8, 0), (9, 0)), "wavefront_forward.cu": ((9, 0),), "bias_gradients.cu": ((9, 0),),
     "parameter_gradients.cu": ((9, 0),),
     "forward.cu": ((8, 0), (9, 0)), "backward.cu": ((8, 0), (9, 0)),
