@@ -21,11 +21,13 @@ import torch
 from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.implementations.persistent_gpu import kernel
+from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.heuristics import candidate_configs, estimated_us_with_queueing
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
 from pytest_ecornn.implementations.persistent_gpu.kernel import Shape as TrackShape
+from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
 from pytest_ecornn.suites.published.persistent_parts.persistent_steps import CELL, Op, Shape
@@ -56,6 +58,10 @@ def shapes(sizes: Sequence[tuple[int, int]] = SIZES, passes: Sequence[bool] = (F
 
 
 def kind_of(form: Form) -> str:
+    if isinstance(form, BlockConfig):
+        return "blocks"
+    if isinstance(form, WgmmaConfig):
+        return "grid, wgmma"
     if isinstance(form, NTiledGridConfig):
         return f"grid, {form.wide} sequences at once" + ", weights split once" * (form.presplit_fragments > 0)
     return "clusters" if not form.is_grid else f"grid, {form.load_threads} readers" if form.load_threads else "grid"
@@ -71,11 +77,12 @@ def best_candidates(problem: Any, device: Device, most: int) -> list[Form]:
 
 @contextmanager
 def force_config(form: Form) -> Iterator[None]:
-    """Within it passes of the form's problem are of that form. Not for several threads at once."""
+    """Within it passes of the form's problem are of that form, if it does what they need. Not for several threads at once."""
     usual = kernel.compile_layer
 
     def plan(shape: TrackShape, kind: KernelSpec) -> Any:
-        if kind.problem(shape.cell, shape.hidden, shape.batch) != form.problem:
+        is_other = kind.problem(shape.cell, shape.hidden, shape.batch) != form.problem
+        if is_other or (kind.inputs and isinstance(form, BlockConfig)):
             return usual(shape, kind)
         return form, kernel.make_kernel(kind, form)
 

@@ -80,7 +80,7 @@ def _persistent(device: Device, cells: Sequence[str]) -> Iterator[Job]:
                     for kind in _kinds(cell, hidden, batch, _arithmetic(name), is_backward, device):
                         case = f"{cell}-T4-B{batch}-H{hidden}-{precision}-cuda"
                         yield Job("persistent", "persistent_gpu", f"{case}-ragged-training", kind, is_backward)
-                        if not is_backward and 4 * batch <= kernel.MOST_FUSED_ROWS:
+                        if not is_backward and 4 * batch <= kernel.MOST_FUSED_ROWS and kind != "blocks":
                             yield Job("persistent", "persistent_gpu", f"{case}-state", kind)
 
 

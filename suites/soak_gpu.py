@@ -21,8 +21,8 @@ from pytest_ecornn.suites.promises.jitter import jittered
 from pytest_ecornn.suites.promises.repeats import BackgroundLoad, Build, Repeated, Tally, repeat
 
 # Of persistent_gpu, and of sparse_persistent_gpu those that are pruned. Few steps, so that there are many launches; in clusters
-# and over the grid, of one tile and of several, with weights that stay on chip and some that do not, both passes and the
-# forward one alone.
+# and over the grid, of one tile and of several, by wgmma, with weights that stay on chip and some that do not, both passes and
+# the forward one alone.
 CASES = tuple(
     Case.parse(text)
     for text in (
@@ -42,6 +42,8 @@ CASES = tuple(
         "lstm-T6-B20-H1500-float16-cuda",
         "lstm-T1-B1-H1-bfloat16-cuda-training",
         "gru-T1-B64-H256-float16-cuda-L2-training",
+        "gru-T6-B4-H2816-float16-cuda-ragged-state-training",
+        "gru-T4-B29-H2816-float32-tf32-cuda-training",
         "lstm-T5-B8-H256-float16-cuda-density0.1-state-training",
         "rnn_tanh-T8-B4-H2304-float32-cuda-density0.3",
         "gru-T6-B20-H512-bfloat16-cuda-bidirectional-density0.2-ragged-state-training",

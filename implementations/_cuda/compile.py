@@ -11,6 +11,7 @@ import os
 import struct
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -94,9 +95,10 @@ def _own_folder() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="pytest-ecornn-kernels-")
 
 
-def include_folders(source: Path) -> tuple[Path, Path]:
-    """Folders that a kernel includes headers of: the shared ones, and its own."""
-    return HEADERS, source.parent
+def include_folders(source: Path) -> tuple[Path, ...]:
+    """Folders that a kernel includes headers of: the shared ones, its own, and where that is in one of kernels this one too."""
+    own = source.parent
+    return (HEADERS, own, own.parent) if own.parent.name == "kernels" else (HEADERS, own)
 
 
 def _options(source: Path, macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> list[str]:
@@ -109,7 +111,8 @@ def _options(source: Path, macros: tuple[tuple[str, str], ...], capability: tupl
 
 def _digest(source: Path, macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> str:
     found = hashlib.sha256(repr((macros, capability, _nvrtc_version())).encode())
-    for file in (source, Path(__file__), *sorted(HEADERS.rglob("*.cuh")), *sorted(source.parent.glob("*.cuh"))):
+    own = chain.from_iterable(sorted(folder.glob("*.cuh")) for folder in include_folders(source)[1:])
+    for file in (source, Path(__file__), *sorted(HEADERS.rglob("*.cuh")), *own):
         found.update(file.read_bytes())
     return found.hexdigest()[:24]
 

@@ -3,8 +3,9 @@
 One GEMM multiplies the inputs of all steps. Then a cluster of blocks runs all steps of some sequences. Each block holds the
 rows of W_hh of its hidden units and publishes the new states to the others through shared memory. Backward each block publishes
 what the gradients of its gates contribute to those of all states. Layers that do not fit in a cluster, and GPUs without
-clusters, use the whole grid. One step of few sequences has a kernel of its own. With few steps and sequences each launch
-computes the input product too. Source: Diamos et al., Persistent RNNs, ICML 2016.
+clusters, use the whole grid. In small layers each block has all of W_hh, and sequences of its own. One step of few sequences
+has a kernel of its own. With few steps and sequences each launch computes the input product too. Source: Diamos et al.,
+Persistent RNNs, ICML 2016.
 """
 
 from __future__ import annotations

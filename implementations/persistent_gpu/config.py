@@ -28,10 +28,16 @@ class Form(Resources):
             "REG_FRAGMENTS": self.reg_fragments,
             "SMEM_FRAGMENTS": self.smem_fragments,
             "STREAM_STAGES": self.stream_stages,
+            "STAGE_FRAGMENTS": self.stage_fragments,
+            "HALF_FRAGMENTS": self.half_fragments,
+            "L2_FRAGMENTS": self.l2_fragments,
         }
         if self.is_grid:
             found["SEQUENCES"] = self.sequences
-        found |= {"GRID_ROWS": self.grid_rows, "GRID_COLS": self.grid_cols} if self.is_2d_grid else {"BLOCKS": self.blocks}
+        if self.is_2d_grid:
+            found |= {"GRID_ROWS": self.grid_rows, "GRID_COLS": self.grid_cols, "N_TILES": self.n_tiles}
+        else:
+            found["BLOCKS"] = self.blocks
         if self._has_pointwise_warps:
             found |= {"POINTWISE_THREADS": self.pointwise_threads, "POINTWISE_REGISTERS": self.pointwise_registers}
         elif not self.problem.is_backward:

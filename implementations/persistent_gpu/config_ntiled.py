@@ -21,14 +21,27 @@ _MAX_PRESPLIT_FRAGMENTS = 20
 
 @dataclass(frozen=True)
 class NTiledGridConfig(Form):
-    """n_tiles: tiles of 8 sequences that are multiplied as one. sum_buffers: of a block's sums; 1 needs one more barrier.
+    """`n_tiles` count as one of `tiles`. sum_buffers: of a block's sums; 1 needs one more barrier.
 
     presplit_fragments: fragments of split float32 that are stored in two halves; the others are split anew in every step.
+    has_half_tile: the last M tile has at most 8 rows and is stored as a half.
     """
 
-    n_tiles: int = 1
     sum_buffers: int = 2
     presplit_fragments: int = 0
+    has_half_tile: bool = False
+
+    @property
+    def half_fragments(self) -> int:
+        return ceil(self.k_tiles_per_warp / 2) * self.has_half_tile
+
+    @property
+    def m_tiles_per_pass(self) -> int:
+        return self.m_tiles_per_warp - self.has_half_tile
+
+    @property
+    def fragments(self) -> int:
+        return self.m_tiles_per_pass * self.all_slices
 
     @property
     def fragments_per_warp(self) -> int:
@@ -39,7 +52,7 @@ class NTiledGridConfig(Form):
     def packets_in_registers(self) -> int:
         """Packets of each 8 sequences that a lane holds in registers; late ones are polled in vain."""
         if self.n_tiles == 1:
-            return 8
+            return 6 if self.stream_stages and self.problem.arithmetic.exchanged_bytes < self.problem.arithmetic.bytes else 8
         return 4 if self.n_tiles == 2 and not self.problem.arithmetic.is_3xtf32 else 2
 
     @property

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pytest_ecornn.implementations.persistent_gpu.blocks.coefficients import BACKWARD, FORWARD, BlockCoefficients
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChipRates:
@@ -55,8 +57,10 @@ class ClusterCoefficients:
 
     state_us: a thread's state. k_partition_us: each K partition's sums. exchange_us: until published states arrive.
     block_us: each block that publishes. line_us: each 128 bytes that a block publishes.
-    multi_tile_slowdown: the factor by which tiles that take turns delay each other forward. Backward with several tiles:
-    backward_tile_us: each tile. backward_product_factor: a tile's product, unless float32 is split.
+    multi_tile_slowdown: the factor by which tiles that take turns delay each other forward. split_multi_tile_us: each tile
+    then in addition, of split float32 in cells with gates, up to split_multi_tile_hidden, as far as an H100 was measured.
+    Backward with several tiles: backward_tile_us: each tile. backward_product_factor: a tile's product, unless float32 is
+    split.
     """
 
     state_us: float
@@ -65,6 +69,8 @@ class ClusterCoefficients:
     block_us: float
     line_us: float
     multi_tile_slowdown: float
+    split_multi_tile_us: float
+    split_multi_tile_hidden: int
     backward_tile_us: float
     backward_product_factor: float
 
@@ -184,6 +190,8 @@ class CostCoefficients:
     chip: ChipRates
     product: ProductCoefficients
     cluster: ClusterCoefficients
+    block: BlockCoefficients
+    block_backward: BlockCoefficients
     grid: GridCoefficients
     load_warp_grid: LoadWarpGridCoefficients
     grid_backward: GridBackwardCoefficients
@@ -209,9 +217,13 @@ H200 = CostCoefficients(
         block_us=0.006,
         line_us=0.0055,
         multi_tile_slowdown=1.2,
+        split_multi_tile_us=0.2,
+        split_multi_tile_hidden=128,
         backward_tile_us=0.6,
         backward_product_factor=1.4,
     ),
+    block=FORWARD,
+    block_backward=BACKWARD,
     grid=GridCoefficients(
         tile_us=0.35,
         product_factor=0.89,

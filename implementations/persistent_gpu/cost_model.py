@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from math import ceil
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES
+from pytest_ecornn.implementations.persistent_gpu.blocks.coefficients import BlockCoefficients
+from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200, CostCoefficients
+from pytest_ecornn.implementations.persistent_gpu.streaming.cost import stream_wait_us
 from pytest_ecornn.implementations.persistent_gpu.tiling import (
     FRAGMENT_BYTES,
     K_TILE_BYTES,
@@ -18,6 +21,8 @@ from pytest_ecornn.implementations.persistent_gpu.tiling import (
     TILE,
     WARPS,
 )
+from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
+from pytest_ecornn.implementations.persistent_gpu.wgmma.cost_model import WgmmaCostModel
 
 _SUBPARTITIONS = 4  # of a multiprocessor
 _LINE_BYTES = 128  # of which each takes `line_us`
@@ -48,7 +53,7 @@ class CostModel:
         split = WARPS / _SUBPARTITIONS * (
             form.fragments_per_warp * chip.split_fragment_clocks + form.all_slices * chip.split_k_tile_clocks
         )  # fmt: skip
-        left = form.streamed_fragments * FRAGMENT_BYTES / chip.l2_bytes_per_clock
+        left = 0.0 if form.is_grid else form.streamed_fragments * FRAGMENT_BYTES / chip.l2_bytes_per_clock
         is_full = arithmetic.is_3xtf32 and not is_backward
         spilled = is_full * max(0, form.m_tiles_per_warp - product.unspilled_m_tiles) * product.spilled_m_tile_clocks
         split *= arithmetic.is_3xtf32
@@ -58,11 +63,13 @@ class CostModel:
     @property
     def step_us(self) -> float:
         """Estimated us of a step of all tiles, by which forms are compared."""
-        if self.form.is_2d_grid:
-            return self._grid_backward_us
         if not self.form.is_grid:
             return self._cluster_us
-        return self._load_warp_grid_us if self.form.load_threads else self._grid_us
+        if self.form.is_2d_grid:
+            resident_us = self._grid_backward_us
+        else:
+            resident_us = self._load_warp_grid_us if self.form.load_threads else self._grid_us
+        return resident_us + stream_wait_us(self.form, self.product_us)
 
     @property
     def _publishing_us(self) -> float:
@@ -86,6 +93,8 @@ class CostModel:
         if form.problem.is_backward:
             product = 1.0 if form.problem.arithmetic.is_3xtf32 else cluster.backward_product_factor
             return form.tiles * (cluster.backward_tile_us + product * self.product_us)
+        has_gates, is_small = GATES[form.problem.cell] > 1, form.problem.hidden <= cluster.split_multi_tile_hidden
+        state_us += cluster.split_multi_tile_us * (form.problem.arithmetic.is_3xtf32 and has_gates and is_small)
         return max(cluster.multi_tile_slowdown * form.tiles * max(self.product_us, state_us + self._publishing_us), one)
 
     @property
@@ -175,7 +184,42 @@ class NTiledCostModel(CostModel):
         sums_us = n_tiled.m_tile_sums_us * form.n_tiles * form.m_tiles_per_warp + state * form.n_tiles * (
             form.states_per_thread - 1
         )
-        return form.tiles * (step + self.product_us + reads + sums_us + n_tiled.barrier_us * (form.sum_buffers == 1))
+        tile_us = step + self.product_us + reads + sums_us + n_tiled.barrier_us * (form.sum_buffers == 1)
+        return form.tiles * tile_us + stream_wait_us(form, self.product_us)
+
+
+@dataclass(frozen=True)
+class BlockCostModel(CostModel):
+    """Estimates the times of blocks with all weights in registers."""
+
+    form: BlockConfig
+
+    @property
+    def _pass(self) -> BlockCoefficients:
+        return self.coefficients.block_backward if self.form.problem.is_backward else self.coefficients.block
+
+    @property
+    def product_us(self) -> float:
+        """Estimated us to issue the products of all blocks of a multiprocessor."""
+        form, block = self.form, self._pass
+        of_sequence = block.fma_clocks * form.weights_per_thread + block.shuffle_clocks * form.shuffles
+        of_sequence += block.read_clocks * form.vectors_per_lane * (1 + form.k_vector)
+        return self._issue_us(form.block_sequences * of_sequence + block.smem_weight_clocks * form.smem_weights_per_thread)
+
+    @property
+    def step_us(self) -> float:
+        """Estimated us of a step of the blocks that run at once."""
+        form, block = self.form, self._pass
+        pointwise = block.pointwise_clocks * form.block_sequences * (GATES[form.problem.cell] > 1)
+        waiting = (
+            block.step_us + block.sequence_us * (form.block_sequences - 1) + block.smem_weight_us * form.smem_weights_per_thread
+        )
+        return waiting + self.product_us + self._issue_us(pointwise)
+
+    def _issue_us(self, clocks: float) -> float:
+        """Estimated us of a sub-partition's warps, each of so many clocks."""
+        warps = ceil(self.form.blocks_per_sm * self.form.threads / 32 / _SUBPARTITIONS)
+        return warps * clocks * self.coefficients.chip.us_per_clock
 
 
 @dataclass(frozen=True)
@@ -196,10 +240,14 @@ class WavefrontCostModel(CostModel):
         return wavefront.launch_us + steps * wavefront.step_slowdown * self.step_us + lags
 
 
-def make_cost_model(form: Form) -> CostModel:
+def make_cost_model(form: Form) -> CostModel | WgmmaCostModel:
     """The cost model of a form by its class, on an H200."""
+    if isinstance(form, WgmmaConfig):
+        return WgmmaCostModel(form)
     if isinstance(form, WavefrontConfig):
         return WavefrontCostModel(form, H200)
     if isinstance(form, NTiledGridConfig):
         return NTiledCostModel(form, H200)
+    if isinstance(form, BlockConfig):
+        return BlockCostModel(form, H200)
     return CostModel(form, H200)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -10,12 +10,19 @@ from math import ceil
 from typing import TypeVar
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, ProblemSize
+from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
+from pytest_ecornn.implementations.persistent_gpu.blocks.heuristics import block_configs
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
+from pytest_ecornn.implementations.persistent_gpu.streaming.configs import streaming_configs
+from pytest_ecornn.implementations.persistent_gpu.streaming.cost import gemm_step_us
 from pytest_ecornn.implementations.persistent_gpu.tiling import FRAGMENT_BYTES, PACKETS_IN_FLIGHT, TILE, WARPS
+from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
+from pytest_ecornn.implementations.persistent_gpu.wgmma.heuristics import wgmma_configs
 
 _MAX_TILES = 4
+_MAX_GEMM_SHARE = 1.2  # of a GEMM's time that a step with streamed weights may be estimated at
 _STREAM_BYTES = 80 * 1024  # in flight from the L2 cache at least, to use its bandwidth
 _GRID_UNITS, _ABREAST_UNITS = 4, 2  # of a block a multiple
 _MAX_N_TILES = 4
@@ -23,33 +30,59 @@ F = TypeVar("F", bound=Form)
 _GRID_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16)  # blocks in a column, backward
 
 
-def select_config(problem: ProblemSize, device: Device) -> Form | str:
-    """The form whose steps take the least time, with clusters that queue; or why there is none."""
-    found = candidate_configs(problem, device)
+def select_config(problem: ProblemSize, device: Device, computes_inputs: bool = False) -> Form | str:
+    """The form whose steps take the least time, with clusters that queue; or why there is none.
+
+    computes_inputs: the same launch computes the input product, which blocks with all weights do not.
+    """
+    found = [form for form in candidate_configs(problem, device) if is_proven_on_gpu(form)]
+    found = [form for form in found if not (computes_inputs and isinstance(form, BlockConfig))]
     if not found:
         return _does_not_fit_reason(problem, device)
 
-    return min(found, key=lambda form: (estimated_us_with_queueing(form, device), make_cost_model(form).product_us))
+    best = min(found, key=lambda form: (estimated_us_with_queueing(form, device), make_cost_model(form).product_us))
+    return _slower_than_gemm_reason(best, device) or best
+
+
+def is_proven_on_gpu(form: Form) -> bool:
+    """Whether forms of its kind have been verified on a GPU as they are now; others are tested on a CPU, and not chosen."""
+    return not isinstance(form, WgmmaConfig) and form.half_fragments == 0
 
 
 def candidate_configs(problem: ProblemSize, device: Device) -> list[Form]:
-    """All forms that fit."""
-    return [
-        *clusters(partial(Form, problem), problem, device),
-        *_grid_configs(problem, device),
-        *_ntiled_configs(problem, device),
-    ]
+    """All forms that fit. Grids stream weights only where no grid has room for all of them."""
+    grids = [*_grid_configs(problem, device), *_ntiled_configs(problem, device)]
+    grids = grids or list(streaming_configs(problem, device))
+    grids += chain.from_iterable(_first_resident(forms, device) for forms in wgmma_configs(problem, device))
+    return [*clusters(partial(Form, problem), problem, device), *grids, *block_configs(problem, device)]
 
 
 def estimated_us_with_queueing(form: Form, device: Device) -> float:
     """Estimated us of a step, where clusters that do not run at once run one after the other."""
     step_us = make_cost_model(form).step_us
-    return step_us if form.is_grid else ceil(form.clusters / device.clusters(form.blocks)) * step_us
+    return step_us if form.is_grid else ceil(form.clusters / _clusters_at_once(form, device)) * step_us
+
+
+def _clusters_at_once(form: Form, device: Device) -> int:
+    """Clusters that run at once, of blocks with all weights the blocks."""
+    return device.num_sms * form.blocks_per_sm if isinstance(form, BlockConfig) else device.clusters(form.blocks)
 
 
 def fits_both_directions(form: Form, device: Device) -> bool:
     """Whether another direction's clusters run at the same time. Not a grid's, which may need the whole device."""
-    return not form.is_grid and 2 * form.clusters <= device.clusters(form.blocks)
+    return not form.is_grid and 2 * form.clusters <= _clusters_at_once(form, device)
+
+
+def _slower_than_gemm_reason(form: Form, device: Device) -> str | None:
+    """Why a form that streams weights is not to be taken, or None."""
+    step_us, gemm_us = estimated_us_with_queueing(form, device), gemm_step_us(form.problem)
+    if not form.streamed_fragments or step_us <= _MAX_GEMM_SHARE * gemm_us:
+        return None
+    problem = form.problem
+    return (
+        f"H {problem.hidden} at B {problem.batch} is faster by a GEMM a step: W_hh does not fit on chip, and a step that "
+        f"streams the rest takes an estimated {step_us:.1f} us, by a GEMM {gemm_us:.1f} us"
+    )
 
 
 def _does_not_fit_reason(problem: ProblemSize, device: Device) -> str:
@@ -61,9 +94,9 @@ def _does_not_fit_reason(problem: ProblemSize, device: Device) -> str:
         )
     what = "gradients" if problem.is_backward else "states"
     return (
-        f"{sizes}W_hh of {GATES[problem.cell]} x {problem.hidden} x {problem.hidden} elements of {problem.arithmetic.bytes} "
-        f"bytes and the {what} of {problem.batch} sequences must lie in the registers and the {device.shared_bytes} bytes of "
-        f"shared memory of each of {device.num_sms} multiprocessors"
+        f"{sizes}a part of W_hh of {GATES[problem.cell]} x {problem.hidden} x {problem.hidden} elements of "
+        f"{problem.arithmetic.bytes} bytes and the {what} of {problem.batch} sequences must lie in the registers and the "
+        f"{device.shared_bytes} bytes of shared memory of each of {device.num_sms} multiprocessors"
     )
 
 
@@ -123,6 +156,11 @@ def _with_all_weights_resident(form: F, device: Device) -> Iterator[F]:
         yield found
 
 
+def _first_resident(forms: Iterable[F], device: Device) -> Iterator[F]:
+    """Yields the first form, with its weights placed, of which none would be streamed, if there is one."""
+    return islice(chain.from_iterable(_with_all_weights_resident(form, device) for form in forms), 1)
+
+
 def _ntiled_configs(problem: ProblemSize, device: Device) -> Iterator[Form]:
     """Yields forward forms of several tiles as one. Sums have two buffers where they fit. Float32 is also split in halves."""
     if problem.is_backward:
@@ -134,7 +172,7 @@ def _ntiled_configs(problem: ProblemSize, device: Device) -> Iterator[Form]:
         for abreast in range(1, min(tiles, _MAX_N_TILES) + 1):
             form = NTiledGridConfig(problem, units, blocks, ceil(tiles / abreast), WARPS, is_grid=True, n_tiles=abreast)
             several = [replace(form, sum_buffers=sums) for sums in (2, 1)]
-            yield from islice(chain.from_iterable(_with_all_weights_resident(one, device) for one in several), 1)
+            yield from _first_resident(several, device)
             if problem.arithmetic.is_3xtf32:
                 yield from chain.from_iterable(_with_presplit_weights(one, device) for one in several)
 

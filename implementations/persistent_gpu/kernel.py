@@ -17,10 +17,12 @@ from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode, ProblemSize
 from pytest_ecornn.implementations._cuda.compile import skip_reason
 from pytest_ecornn.implementations._cuda.kernel import Kernel
-from pytest_ecornn.implementations._cuda.memory import empty, zeros
+from pytest_ecornn.implementations._cuda.memory import address, empty, zeros
+from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.heuristics import fits_both_directions, select_config
+from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _THREADS, _PRODUCT_ROWS, _PRODUCT_COLUMNS = 256, 64, 16  # threads that compute an input product together; its size
@@ -30,6 +32,9 @@ KERNELS = Path(__file__).parent / "kernels"
 _SOURCES = {False: KERNELS / "cluster_forward.cu", True: KERNELS / "cluster_backward.cu"}
 _GRID_SOURCES = {False: KERNELS / "grid_forward.cu", True: KERNELS / "grid_backward.cu"}
 _NTILED_SOURCE = KERNELS / "grid_forward_ntiled.cu"
+_BLOCK_KERNELS = Path(__file__).parent / "blocks" / "kernels"
+_BLOCK_SOURCES = {False: _BLOCK_KERNELS / "block_forward.cu", True: _BLOCK_KERNELS / "block_backward.cu"}
+_WGMMA_SOURCES = {False: KERNELS / "wgmma" / "wgmma_forward.cu", True: KERNELS / "wgmma" / "wgmma_backward.cu"}
 
 
 class Shape(NamedTuple):
@@ -126,8 +131,8 @@ BACKWARD_PARAMS = (
     *("d_h0", "d_c0", "lengths", "status", *_SIZES),
 )
 _OF_INPUTS = ("x", "x_step", "x_sequence", "weight_ih")
-# Addresses in a call's order. Those of x and weight_ih precede them where the kernel computes their product; that of the memory
-# by which blocks exchange, or from which weights are streamed, comes last.
+# Addresses in a call's order. Those of x and weight_ih precede them where the kernel computes their product; those of the
+# memory by which blocks of a grid exchange, and from which weights are streamed, come last.
 _ADDRESSES = {
     False: "gates weight_hh bias_ih bias_hh h0 c0 output h_n c_n lengths saved_gates saved_cells",
     True: "saved_gates saved_cells output weight_hh h0 c0 d_output d_h_n d_c_n d_gates d_recurrent d_h0 d_c0 lengths",
@@ -135,8 +140,12 @@ _ADDRESSES = {
 
 
 def source_of(kind: KernelSpec, form: Form) -> Path:
+    if isinstance(form, BlockConfig):
+        return _BLOCK_SOURCES[kind.is_backward]
     if not form.is_grid:
         return _SOURCES[kind.is_backward]
+    if isinstance(form, WgmmaConfig):
+        return _WGMMA_SOURCES[kind.is_backward]
     return _NTILED_SOURCE if isinstance(form, NTiledGridConfig) else _GRID_SOURCES[kind.is_backward]
 
 
@@ -145,31 +154,32 @@ def params(names: Iterable[str]) -> dict[str, type[int] | type[np.int64]]:
     return {name: int if name in _SIZES else np.int64 for name in names}
 
 
-def _exchanged(form: Form) -> str:
-    """The field of the memory that a launch allocates beside its arrays."""
-    return "mailboxes" if form.is_grid else "weight_stream"
+def _allocated(form: Form) -> tuple[str, ...]:
+    """The fields of the memory that a launch allocates beside its arrays."""
+    return ("mailboxes", "weight_stream") if form.is_grid else ("weight_stream",)
 
 
 def _fields(kind: KernelSpec, form: Form) -> list[str]:
     """The fields of the kernel's Params, in their order."""
     if kind.is_backward:
-        return [*BACKWARD_PARAMS, "weight_hh", _exchanged(form)]
-    return [*FORWARD_PARAMS, *_OF_INPUTS, "weight_hh", _exchanged(form)]
+        return [*BACKWARD_PARAMS, "weight_hh", *_allocated(form)]
+    return [*FORWARD_PARAMS, *_OF_INPUTS, "weight_hh", *_allocated(form)]
 
 
 def make_kernel(kind: KernelSpec, form: Form) -> Kernel:
     """The kernel of a form, which takes its arguments by name."""
     arguments = params(_fields(kind, form))
     name, macros_of = "persistent_backward" if kind.is_backward else "persistent_forward", macros(kind, form)
-    source, cluster = source_of(kind, form), 1 if form.is_grid else form.blocks
-    return Kernel(source, name, macros_of, arguments, kind.device, shared_bytes_of(kind, form), form.is_grid, cluster)
+    source, shared_bytes = source_of(kind, form), shared_bytes_of(kind, form)
+    return Kernel(source, name, macros_of, arguments, kind.device, shared_bytes, form.is_grid, form.cluster_blocks)
 
 
 @lru_cache(maxsize=4096)
 def compile_layer(shape: Shape, kind: KernelSpec) -> tuple[Form, Kernel]:
     """A layer's form and its kernel. Raises ValueError for what does not run, or does not fit."""
     check(shape, kind)
-    form = select_config(kind.problem(shape.cell, shape.hidden, shape.batch), Device.of(kind.device))
+    problem = kind.problem(shape.cell, shape.hidden, shape.batch)
+    form = select_config(problem, Device.of(kind.device), computes_inputs=kind.inputs > 0)
     if isinstance(form, str):
         raise ValueError(form)
     return form, make_kernel(kind, form)
@@ -256,11 +266,11 @@ class Launch:
         if kind.saves_for_backward:
             compile_layer(shape, kind.backward)
         self._device, self._status, self.width = kind.device, status_of(kind.device), width_of(kind, form)
-        self._handoff_bytes, self._left_over_bytes = form.mailbox_bytes if form.is_grid else 0, form.left_over_bytes
+        self._mailbox_bytes, self._stream_bytes = form.mailbox_bytes if form.is_grid else 0, form.stream_bytes
         self.is_beside = kind.device.type == "cuda" and fits_both_directions(form, Device.of(kind.device))
         of_rows = (f"{name}_{what}" for name in ("output", "d_output" if kind.is_backward else "gates") for what in _STRIDES)
         integers = dict(zip(of_rows, output + other, strict=True)) | shape.row_strides
-        addresses = [*_ADDRESSES[kind.is_backward].split(), _exchanged(form)]
+        addresses = [*_ADDRESSES[kind.is_backward].split(), *_allocated(form)]
         if inputs:
             integers |= {f"x_{what}": inputs * shape.row_strides[f"row_{what}"] for what in _STRIDES}
             addresses = ["x", "weight_ih", *addresses]
@@ -271,15 +281,13 @@ class Launch:
         self._run = kernel.at(launch, addresses, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
-        """Launches the kernel. addresses: of its arrays but the last, in its order, 0 for none."""
+        """Launches the kernel. addresses: of its arrays but those that it allocates, in its order, 0 for none."""
         self._status.check()
-        if self._handoff_bytes:
-            beside = zeros(self._handoff_bytes, self._device)
-        elif self._left_over_bytes:
-            beside = empty((self._left_over_bytes,), torch.uint8, self._device)
-        else:
-            return self._run((*addresses, 0))
-        self._run((*addresses, beside.data_ptr()))
+        weight_stream = empty((self._stream_bytes,), torch.uint8, self._device) if self._stream_bytes else None
+        if not self._mailbox_bytes:
+            return self._run((*addresses, address(weight_stream)))
+        mailboxes = zeros(self._mailbox_bytes, self._device)
+        self._run((*addresses, mailboxes.data_ptr(), address(weight_stream)))
 
 
 get_layer_kernel = lru_cache(maxsize=4096)(Launch)

@@ -73,6 +73,7 @@ class Resources(Tiling):
         if self.is_grid:
             others = 8 * self.m_tiles_per_warp + 16 if is_3xtf32 else 6 * self.m_tiles_per_warp + 10
             others += 16 * (self.states_per_thread - 1) * self.problem.is_backward
+            others += (4 * self.m_tiles_per_warp + (12 if is_3xtf32 else 6)) * (self.n_tiles - 1)
             others += FRAGMENT_REGISTERS * (self.m_tiles_per_warp > 4 and self.tiles > 1 and not self.problem.is_backward)
             if self.buffers:
                 room = self.mma_warp_registers or self.launch_registers - 8
@@ -95,8 +96,8 @@ class Resources(Tiling):
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a block, as the kernels' SharedStorage has them."""
-        slots = self.smem_fragments + self.stream_stages * self.m_tiles_per_pass
-        return self.non_weight_smem_bytes + FRAGMENT_BYTES * max(1, slots)
+        slots = self.smem_fragments + self.stream_stages * self.stage_fragments
+        return self.non_weight_smem_bytes + FRAGMENT_BYTES * max(1, slots + self.half_fragments)
 
     @property
     def non_weight_smem_bytes(self) -> int:
@@ -128,4 +129,4 @@ class Resources(Tiling):
         """Bytes of shared memory backward in a grid: the product's columns, own gradients, own sums and received sums."""
         own = self._gates * self.units * TILE * self.problem.arithmetic.bytes + 32
         sum_bytes = 4 * TILE * (self.m_tiles_per_warp * 16 * WARPS + 4 * self.k_partitions)
-        return states + own + sum_bytes + 12 * self.packets[1] + 16
+        return states * self.n_tiles + own + sum_bytes + 12 * self.packets[1] + 16

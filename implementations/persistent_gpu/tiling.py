@@ -23,6 +23,8 @@ TILE = 8  # sequences
 FRAGMENT_REGISTERS, FRAGMENT_BYTES = 8, 8 * 4 * THREADS  # of a thread, of a block: a warp's 16 rows by 64 bytes of columns
 PACKETS_IN_FLIGHT = 8  # packets in flight of a thread; twice as many of a load warp's thread
 K_TILE_BYTES = 64  # of a K tile: columns that are multiplied at once
+L2_STREAM_BYTES = 32 * 10**6  # of all blocks' weights, which the L2 cache has from one step to the next
+L2_KEPT_BYTES = 32 * 10**6  # that it is told to keep of a longer stream
 _MOST_WIDE = 16  # bytes that are read at once
 
 
@@ -31,10 +33,11 @@ class Tiling:
     """`blocks` of a cluster own `units` each; it has `tiles` of `wide` sequences, 8. With `is_grid` the clusters are groups.
 
     k_partitions: groups of warps, one for each K partition of a product. Of a warp's fragments of W_hh `reg_fragments`
-    are in registers and `smem_fragments` in shared memory. The rest is streamed: `stream_stages` passes of `m_tiles_per_pass`
-    fragments are in flight. grid_rows: blocks in each column of a group, backward in a grid. buffers: of states, forward in a
+    are in registers and `smem_fragments` in shared memory. The rest is streamed: `stream_stages` stages of `stage_fragments`
+    are in flight. grid_rows: blocks in each column of a group, backward in a grid. buffers: of states, forward in a
     grid. load_threads: threads of the load warps, which load published states into them; with 0 the threads that multiply load
-    too. reallocates_registers: from the load warps to the others.
+    too. reallocates_registers: from the load warps to the others. n_tiles: tiles of 8 sequences that are multiplied as one, in
+    a grid.
     """
 
     problem: ProblemSize
@@ -50,11 +53,17 @@ class Tiling:
     buffers: int = 0
     load_threads: int = 0
     reallocates_registers: bool = False
+    n_tiles: int = 1
 
     @property
     def is_2d_grid(self) -> bool:
         """Whether the blocks of a group form rows and columns."""
         return self.is_grid and self.problem.is_backward
+
+    @property
+    def cluster_blocks(self) -> int:
+        """Blocks of a cluster at launch, 1 for no clusters."""
+        return 1 if self.is_grid else self.blocks
 
     @property
     def grid_cols(self) -> int:
@@ -121,12 +130,34 @@ class Tiling:
         )
 
     @property
+    def half_fragments(self) -> int:
+        """Fragments in shared memory, of a last M tile that is a half, for two K tiles each; `fragments` do not count them."""
+        return 0
+
+    @property
+    def stage_fragments(self) -> int:
+        """Fragments of a warp that are streamed at once: in a cluster a pass."""
+        return 1 if self.is_grid else self.m_tiles_per_pass
+
+    @property
+    def products_per_step(self) -> int:
+        """Products of all of a block's weights with the tiles of a step."""
+        return ceil(self.tiles / self.n_tiles) if self.is_2d_grid else self.tiles
+
+    @property
     def streamed_fragments(self) -> int:
         return self.fragments_per_warp - self.reg_fragments - self.smem_fragments
 
     @property
-    def left_over_bytes(self) -> int:
-        """Bytes of memory for the fragments that a cluster streams."""
+    def l2_fragments(self) -> int:
+        """Fragments that the L2 cache keeps of those that are streamed: all, or of a longer stream as many as surely fit."""
+        if not self.is_grid or self.stream_bytes <= L2_STREAM_BYTES:
+            return self.streamed_fragments
+        return L2_KEPT_BYTES // (FRAGMENT_BYTES * self.blocks)
+
+    @property
+    def stream_bytes(self) -> int:
+        """Bytes of memory for the fragments that are streamed: clusters, or groups, share them."""
         return self.streamed_fragments * FRAGMENT_BYTES * self.blocks
 
     @property

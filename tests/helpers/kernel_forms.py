@@ -13,12 +13,16 @@ import torch
 import pytest_ecornn.implementations as implementations
 from pytest_ecornn.implementations._common import recurrent_problem
 from pytest_ecornn.implementations._cuda import bias_gradients, padded_rows, parameter_gradients
+from pytest_ecornn.implementations._cuda.compile import include_folders
 from pytest_ecornn.implementations.persistent_gpu import config as persistent_config
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
 from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, single_step
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
+from pytest_ecornn.implementations.persistent_gpu.blocks.heuristics import block_configs
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
+from pytest_ecornn.implementations.persistent_gpu.heuristics import estimated_us_with_queueing
+from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
 from pytest_ecornn.implementations.scan_gpu.config import Device
 from pytest_ecornn.implementations.scan_gpu.ops import ScanSpec, Shape, choose_form, macros
 from pytest_ecornn.implementations.scan_gpu_log import ops
@@ -75,31 +79,70 @@ def of_persistent(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
         kind = persistent_kernel.KernelSpec(
             torch.bfloat16 if hidden == 65 else torch.float16, torch.device("cuda", 0), False, is_backward
         )
-        form = persistent_heuristics.select_config(kind.problem(cell, hidden, batch), HOPPER)
-        assert isinstance(form, persistent_config.Form)
+        form = exchanging_form(kind.problem(cell, hidden, batch))
         if not form.is_grid:
             found.append(persistent_kernel.macros(kind._replace(saves_for_backward=batch == 8 and not is_backward), form))
+    return list(dict.fromkeys(found))
+
+
+def exchanging_form(problem: recurrent_problem.ProblemSize) -> persistent_config.Form:
+    """The best form whose blocks exchange states."""
+    form = persistent_heuristics.select_config(problem, HOPPER, computes_inputs=True)
+    assert isinstance(form, persistent_config.Form)
+    return form
+
+
+def of_persistent_blocks(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
+    """Every cell in every dtype, of one sequence a block and several, weights in registers alone and in shared memory too."""
+    found = []
+    sizes = [("lstm", 72, 100), ("lstm", 96, 100), ("gru", 128, 100), ("gru", 96, 500), ("gru", 33, 1000)]
+    sizes += [("rnn_tanh", 100, 200), ("rnn_relu", 200, 9)]
+    for (cell, hidden, batch), dtype in itertools.product(sizes, (torch.float32, torch.bfloat16, torch.float16)):
+        keeps = dtype != torch.bfloat16 and not is_backward
+        kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), False, is_backward, keeps, lengths=keeps)
+        if forms := list(block_configs(kind.problem(cell, hidden, batch), HOPPER)):
+            form = min(forms, key=lambda form: estimated_us_with_queueing(form, HOPPER))
+            found.append(persistent_kernel.macros(kind, form))
     return list(dict.fromkeys(found))
 
 
 def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[tuple[tuple[str, str], ...]]:
     """LSTM at large sizes in every precision, as on two devices, one tile of sequences and several; other cells.
 
-    With weights that are split in every step, and with such as are split once.
+    With weights that are split in every step, and with such as are split once; at H 2816 some are streamed.
     """
     found = []
     sizes = [("lstm", hidden, batch) for hidden in (650, 1024, 1500) for batch in (8, 40)]
     for device, (cell, hidden, batch) in itertools.product(
-        (HOPPER, AMPERE), [*sizes, ("gru", 1024, 1), ("rnn_tanh", 2048, 64)]
+        (HOPPER, AMPERE), [*sizes, ("gru", 1024, 1), ("rnn_tanh", 2048, 64), ("gru", 2816, 4), ("gru", 2816, 32)]
     ):
         for dtype, tf32 in ((torch.float16, False), (torch.float32, False), (torch.float32, True)):
             keeps = device is HOPPER and batch == 40 and not is_backward
             kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), tf32, is_backward, keeps)
             forms = persistent_heuristics.candidate_configs(kind.problem(cell, hidden, batch), device)
-            grids = [form for form in forms if form.is_grid and isinstance(form, NTiledGridConfig) == is_abreast]
+            kind_of_form = NTiledGridConfig if is_abreast else persistent_config.Form
+            grids = [form for form in forms if form.is_grid and type(form) is kind_of_form]
             for is_twice in (False, True):
                 if of_one := [form for form in grids if (getattr(form, "presplit_fragments", 0) > 0) == is_twice]:
                     found.append(persistent_kernel.macros(kind, min(of_one, key=lambda form: make_cost_model(form).step_us)))
+    return list(dict.fromkeys(found))
+
+
+def of_persistent_wgmma(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
+    """Every cell in every precision at even sizes and odd, with tiles of every width; the best of each by the model."""
+    found = []
+    sizes = [("gru", 1280, 256), ("gru", 640, 256), ("rnn_tanh", 1000, 160), ("lstm", 1024, 64), ("lstm", 333, 130)]
+    for (cell, hidden, batch), (dtype, tf32) in itertools.product(
+        sizes, ((torch.float16, False), (torch.float32, False), (torch.float32, True))
+    ):
+        keeps = batch == 130 and not is_backward
+        kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), tf32, is_backward, keeps, lengths=keeps)
+        best: dict[int, WgmmaConfig] = {}
+        forms = persistent_heuristics.candidate_configs(kind.problem(cell, hidden, batch), HOPPER)
+        for form in sorted(forms, key=lambda form: make_cost_model(form).step_us):
+            if isinstance(form, WgmmaConfig):
+                best.setdefault(form.n_tiles, form)
+        found += [persistent_kernel.macros(kind, form) for form in best.values()]
     return list(dict.fromkeys(found))
 
 
@@ -113,8 +156,7 @@ def of_persistent_fused(name: str) -> list[tuple[tuple[str, str], ...]]:
     kinds = [(torch.bfloat16, False), (torch.float32, False), (torch.float32, True)]
     for (cell, inputs, hidden, batch), (dtype, tf32) in itertools.product(sizes, kinds):
         kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), tf32, inputs=inputs)
-        form = persistent_heuristics.select_config(kind.problem(cell, hidden, batch), HOPPER)
-        assert isinstance(form, persistent_config.Form)
+        form = exchanging_form(kind.problem(cell, hidden, batch))
         if persistent_kernel.source_of(kind, form).name == name:
             found.append(persistent_kernel.macros(kind, form))
     return list(dict.fromkeys(found))
@@ -187,11 +229,15 @@ Variant = tuple[tuple[str, str], ...]
 VARIANTS: dict[str, Callable[[], list[Variant]]] = {
     "cluster_forward.cu": lambda: of_persistent(False) + of_persistent_fused("cluster_forward.cu"),
     "cluster_backward.cu": lambda: of_persistent(True),
+    "block_forward.cu": lambda: of_persistent_blocks(False),
+    "block_backward.cu": lambda: of_persistent_blocks(True),
     "grid_forward_ntiled.cu": lambda: (
         of_persistent_grid(False, is_abreast=True) + of_persistent_fused("grid_forward_ntiled.cu")
     ),
     "grid_forward.cu": lambda: of_persistent_grid(False) + of_persistent_fused("grid_forward.cu"),
     "grid_backward.cu": lambda: of_persistent_grid(True),
+    "wgmma_forward.cu": lambda: of_persistent_wgmma(False),
+    "wgmma_backward.cu": lambda: of_persistent_wgmma(True),
     "single_step_forward.cu": of_persistent_once,
     "bias_gradients.cu": lambda: of_gradients(bias_gradients.macros),
     "pad_rows.cu": lambda: [padded_rows.macros(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)],
@@ -222,5 +268,6 @@ def variants(name: str) -> list[Variant]:
 
 def copied(source: Path, folder: Path) -> Path:
     """A copy to change, with the headers beside it."""
-    shutil.copytree(source.parent, folder, dirs_exist_ok=True)
+    for of_headers in reversed(include_folders(source)[1:]):
+        shutil.copytree(of_headers, folder, dirs_exist_ok=True)
     return folder / source.name

@@ -37,7 +37,7 @@ def on_cpu() -> Iterator[None]:
 
 def form_of(shape: persistent_kernel.Shape, kind: KernelSpec) -> Form:
     """A cluster of three blocks at most, of weights in registers and in shared memory both."""
-    form = select_config(kind.problem(shape.cell, shape.hidden, shape.batch), Device(132, 232_448, 3))
+    form = select_config(kind.problem(shape.cell, shape.hidden, shape.batch), Device(132, 232_448, 3), computes_inputs=True)
     assert isinstance(form, Form)
     return with_weights(form, 1, 0, 0)
 
@@ -63,7 +63,7 @@ def small(cell: str, **options: Any) -> Case:
 def with_weights(form: Form, reg_fragments: int, smem_fragments: int, ring: int) -> Form:
     """So many fragments there, or as many as there are. The others are in shared memory where a ring has nothing to bring."""
     near = -(-(reg_fragments + smem_fragments) // form.m_tiles_per_pass) * form.m_tiles_per_pass
-    if not ring or form.fragments_per_warp - near < ring * form.m_tiles_per_pass:
+    if not ring or form.fragments_per_warp - near < ring * form.stage_fragments:
         reg_fragments = min(reg_fragments, form.fragments_per_warp)
         return replace(form, reg_fragments=reg_fragments, smem_fragments=form.fragments_per_warp - reg_fragments)
     return replace(form, reg_fragments=reg_fragments, smem_fragments=near - reg_fragments, stream_stages=ring)

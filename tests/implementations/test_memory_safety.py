@@ -28,6 +28,9 @@ PLANTED = {
     "a block publishes one packet more than it has": (
         "ll_state_packets.cuh", "i < PACKETS; i +=", "i <= PACKETS; i +=", "persistent", TRAINING, "grid",
     ),
+    "a lane reads one element beyond its row of weights": (
+        "persistent_forward", "k + v >= HIDDEN", "k + v > HIDDEN", "persistent", TRAINING, "blocks",
+    ),
     "a scan writes one step more": (
         "scan.cu", "if (IS_WHOLE || i < count)", "if (IS_WHOLE || i <= count)", "scan", "scan_gpu, mingru-T7-B3-H5-float64",
         "as chosen",

@@ -101,6 +101,7 @@ def _persistent(number: int, sizes: Sizes, precision: str) -> Iterator[Job]:
     yield Job("persistent", name, _text(cell, sizes, precision, "state", "training"), "clusters")
     yield Job("persistent", name, _text(cell, sizes, precision, "training"), "grid", is_backward=number % 2 > 0)
     yield Job("persistent", name, _text(cell, sizes, precision, "state"), "grid, 8 sequences at once")
+    yield Job("persistent", name, _text(cell, sizes, precision, "state", "training"), "blocks")
     yield from _short(number, sizes, precision)
 
 
@@ -194,7 +195,7 @@ def _form(job: Job, shape: Shape, kind: KernelSpec) -> Form:
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
     best = _best(problem, H200)
     wanted = job.kind if kind.is_backward == job.is_backward else job.kind.split(",")[0]
-    found = best.get(wanted) or select_config(problem, H200)
+    found = best.get(wanted) or select_config(problem, H200, computes_inputs=kind.inputs > 0)
     if isinstance(found, str):
         raise ValueError(found)
     return found

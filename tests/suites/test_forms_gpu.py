@@ -17,6 +17,7 @@ from pytest_ecornn.implementations.persistent_gpu.heuristics import select_confi
 from pytest_ecornn.suites import forms_gpu
 from pytest_ecornn.verification import calls, verification
 from tests.helpers.persistent import on_cpu, small, verdicts
+from tests.helpers.persistent_grid import A100
 from tests.helpers.requirements import needs_compiler, needs_hopper
 from tests.simulator.clusters_on_cpu import H200
 
@@ -30,7 +31,7 @@ def test_the_best_of_each_kind_is_measured_and_with_them_the_one_that_is_chosen(
     kinds = [forms_gpu.kind_of(form) for form in found]
     readers = set() if is_backward else {f"grid, {threads} readers" for threads in ((128, 256) if bytes == 2 else (256,))}
     abreast = set() if is_backward else {f"grid, {wide} sequences at once" for wide in (8, 16, 24, 32)}
-    assert set(kinds) == {"clusters", "grid"} | readers | abreast
+    assert set(kinds) == {"clusters", "grid", "grid, wgmma"} | readers | abreast
     assert max(map(kinds.count, kinds)) == 2
     assert select_config(problem, H200) in found
 
@@ -91,14 +92,18 @@ def test_it_needs_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize("dtype", ["float16", "float32", "tf32"])
 @pytest.mark.parametrize(("hidden", "batch"), [(64, 3), (512, 64), (650, 32), (1024, 128), (1500, 20)])
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
-def test_on_a_gpu_promising_forms_pass_the_rule(cell: str, hidden: int, batch: int, dtype: str, is_backward: bool) -> None:
+@pytest.mark.parametrize("has_clusters", [True, False])
+def test_on_a_gpu_promising_forms_pass_the_rule(
+    has_clusters: bool, cell: str, hidden: int, batch: int, dtype: str, is_backward: bool
+) -> None:
+    """Those of the device, and those that a device of compute capability 8.0 has, which has no clusters."""
     precise = {"dtype": "float32", "precision": "tf32"} if dtype == "tf32" else {"dtype": dtype}
     options = {"steps": 3, "ragged": True, "device": "cuda", "mode": "training"}
     case = small(cell, hidden_size=hidden, batch=batch, **options, **precise)
     problem = ProblemSize(cell, hidden, batch, MathMode.of(case.dtype, case.precision), is_backward)
     drawn = contents.problem(case)
     expected, layer = verification.ReferenceResult(drawn), PersistentGpu().build(case, drawn.weights)
-    for form in forms_gpu.best_candidates(problem, Device.of(torch.device("cuda", 0)), 2):
+    for form in forms_gpu.best_candidates(problem, Device.of(torch.device("cuda", 0)) if has_clusters else A100, 2):
         with forms_gpu.force_config(form):
             found = expected.compare(calls.run(layer, drawn), PersistentGpu().declared)
         assert [one for one in found if one.status == "failed"] == [], str(form)

@@ -17,6 +17,7 @@ from pytest_ecornn.implementations import persistent_gpu
 from pytest_ecornn.implementations._common.recurrent_problem import MathMode, ProblemSize
 from pytest_ecornn.implementations._cuda import compile as compiler
 from pytest_ecornn.implementations.persistent_gpu import kernel
+from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
@@ -100,8 +101,12 @@ def test_a_first_call_that_is_wrong_makes_all_others_differ() -> None:
 
 @needs_nvrtc
 @pytest.mark.parametrize(
-    "name", ["cluster_forward", "cluster_backward", "grid_forward", "grid_forward_ntiled", "wavefront_forward"]
-)
+    "name",
+    [
+        "cluster_forward", "cluster_backward", "grid_forward", "grid_forward_ntiled", "wavefront_forward", "wgmma_forward",
+        "wgmma_backward",
+    ],
+)  # fmt: skip
 def test_without_jitter_a_kernel_is_as_if_there_were_none(name: str, tmp_path: Path) -> None:
     name = f"{name}.cu"
     source = source_of(name)
@@ -180,8 +185,9 @@ def test_cases_are_short_and_of_every_kind_of_form() -> None:
     assert {(form.is_grid, form.problem.is_backward) for form in forms} == set(product((False, True), repeat=2))
     several = {(form.is_grid, form.tiles > 1, form.clusters > 1) for form in forms}
     assert several >= {(False, True, True), (True, True, True), (True, False, False), (False, False, False)}
-    assert any(form.streamed_fragments for form in forms)
+    assert {form.problem.is_backward for form in forms if form.is_grid and form.streamed_fragments} == {False, True}
     assert {form.wide for form in forms if isinstance(form, NTiledGridConfig)} > {8}
+    assert {form.problem.is_backward for form in forms if isinstance(form, BlockConfig)} == {False, True}
 
 
 def test_pruned_cases_are_of_every_kind_of_form() -> None:

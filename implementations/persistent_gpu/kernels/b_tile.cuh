@@ -33,3 +33,17 @@ __device__ inline void mma_mainloop(Accumulator (&acc)[M_TILES], Weights& weight
         for (int i = 0; i < M_TILES; i++) mma_k_tile(acc[i], fragment(i), b);
     });
 }
+
+// The same of N tiles, tile_stride vectors apart, each weight read once for all.
+template <int K_TILES, int M_TILES, int N, typename Weights>
+__device__ inline void mma_mainloop_ntiled(Accumulator (&acc)[M_TILES][N], Weights& weights, const uint4* b_ptr,
+                                           int tile_stride) {
+    weights.template for_each_pass_interleaved<0, K_TILES>([&](int pass, auto fragment) {
+        if (USE_3XTF32) scheduling_fence(b_ptr + pass * 32);
+        BFragment b[N];
+#pragma unroll
+        for (int n = 0; n < N; n++) b[n] = make_b_fragment(b_ptr[pass * 32 + n * tile_stride]);
+#pragma unroll
+        for (int i = 0; i < M_TILES; i++) mma_k_tile(acc[i], split_a_fragment(fragment(i)), b);
+    });
+}

@@ -150,7 +150,8 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
     jitter(-1, 4);
     cluster_sync();
     GateInputs<ThreadCoords> inputs = {};
-    inputs.load(params, thread, 0, 0);
+    BackwardPointers<ThreadCoords> pointers(params, thread, tiles);
+    inputs.load(pointers, thread, 0, steps > 1);
     bool timed_out = false;
     int gate_buffer = 0;
     for (int i = 0; i < steps && !timed_out; i++) {
@@ -168,7 +169,8 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
             }
             if (thread_id == 0) mbarrier_arrive_expect_tx(smem_addr(&shared.barriers[now][tile]), BLOCKS * SUM_TILE_BYTES);
             const bool is_last = tile + 1 == tiles;
-            inputs.load(params, thread, is_last ? 0 : tile + 1, min(i + is_last, steps - 1));
+            pointers.advance_inputs(is_last);
+            if (i + is_last < steps) inputs.load(pointers, thread, is_last ? 0 : tile + 1, i + is_last + 1 < steps);
             jitter(i, 1);
             if (i > 0) timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[last][tile]), (i - 1) / 2 % 2);
             jitter(i, 2);
@@ -180,8 +182,11 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
                                    [&](int gate, scalar_t gradient) {
                                        const int k = gate * UNITS + thread.local_unit(s);
                                        shared.gates[gate_buffer][k / K_TILE][thread.sequence_in_tile(s)][k % K_TILE] = gradient;
-                                   });
+                                   },
+                                   PointedPlaces{pointers.d_gates + s * pointers.UNITS_APART,
+                                                 pointers.d_recurrent + s * pointers.UNITS_APART});
             }
+            pointers.advance_gradients(is_last);
             jitter(i, 3);
             timed_out = __syncthreads_or(timed_out);
             if (!timed_out) mma_and_send(shared, weights, thread, tile, gate_buffer, now);

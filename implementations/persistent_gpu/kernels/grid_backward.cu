@@ -1,21 +1,21 @@
 // Maths: the backward pass of cluster_forward.cu, CELL, all T steps of one layer and direction in one launch, as
 //   cluster_backward.cu, for W_hh that does not fit in a cluster: it stays in the registers and shared memory of as many
-//   multiprocessors as there are.
-// Layout: as cluster_backward.cu, but for weight_stream, in whose place Params has
+//   multiprocessors as there are. What does not fit there is streamed by all of them.
+// Layout: as cluster_backward.cu, weight_stream of all groups' ranks, and
 //   mailboxes [tiles of all groups, 2] of [GRID_COLS, GRID_ROWS, Gradients::PACKETS] and [BLOCKS, GRID_COLS, SUM_PACKETS], of
 //   16 bytes, read and written: all 0 before the launch. A packet has the epoch i + 1, of the i-th step backward. It holds a
 //   part of a block's gate gradients, sequence by sequence, or partial sums, in float32, of a block for another.
-//   No two may alias. Alignment: of the element; mailboxes: 16 bytes.
+//   No two may alias. Alignment: of the element; weight_stream, mailboxes: 16 bytes.
 // Launch: cooperative, all blocks at once: a group of BLOCKS = GRID_ROWS * GRID_COLS blocks for each TILES tiles of 8
 //   sequences, independent of the other groups; block r of a group, in row r / GRID_COLS and column r % GRID_COLS, owns UNITS
 //   hidden units from r * UNITS. It multiplies the gradients of the gates of its column's units by W_hh^T's rows of its row's
 //   units, a part of their sums, which are published to the unit's block and added there. Its 8 warps are K_PARTITIONS
-//   partitions of K by groups of rows. SEQUENCES of a tile are published, 8 or as many as there are at all. Shared bytes: the
-//   host's shared_bytes (resources.py).
+//   partitions of K by groups of rows. N_TILES tiles are multiplied at once, so that each weight is read once for all.
+//   SEQUENCES of a tile are published, 8 or as many as there are at all. Shared bytes: the host's shared_bytes (resources.py).
 // Cost: as cluster_backward.cu; between blocks each reads 4/3 B H (G / GRID_COLS values, of TF32 half of that, + 4 bytes
-//   / GRID_ROWS) a step, and writes as many sums.
-// Limits: compute capability 8.0; UNITS a multiple of 4, and nothing of W_hh is streamed; T, B, G * H below 2^30; offsets
-//   64-bit.
+//   / GRID_ROWS) a step, and what it streams of its part of W_hh, once for N_TILES tiles; it writes as many
+//   sums.
+// Limits: compute capability 8.0; UNITS a multiple of 2; T, B, G * H below 2^30; offsets 64-bit.
 // Order: 1. A packet is stored and loaded as one (ld_st_128.cuh), so one whose epoch is valid is valid as a whole.
 //   2. Gradients of step i + 2 of a tile overwrite those of i: their producer has received those of i + 1 of its whole column,
 //      whose blocks had multiplied those of i before, by all their threads.
@@ -24,7 +24,7 @@
 //   4. So a consumer that polls sees the epoch that it waits for, that of two steps before, or 0.
 //   5. In a block a barrier is between receiving sums and adding them, gates and publishing, receiving gradients and the
 //      product, sums and publishing: between two uses of one buffer in shared memory are two of the four, or the next tile's
-//      first.
+//      first. Of N_TILES tiles one more is between publishing one's sums and storing the next one's.
 //   6. A wait that takes WATCHDOG_NS times out: the whole block returns at the next of them, and so, in turn, do all blocks.
 //   7. Sums are added in one order: bit-equal repeats.
 #include "ecornn/common/ceil_div.cuh"
@@ -61,7 +61,7 @@ struct ThreadCoords {
 typedef OutgoingTile<OWN_GATES> Gradients;
 
 struct SharedStorage {
-    States columns;  // gradients of the gates of its column's units
+    States columns[N_TILES];  // gradients of the gates of its column's units
     Gradients own;
     float sums[K_PARTITIONS][8][ROWS + 4];  // by sequences, so far apart that banks differ
     float received_sums[GRID_COLS * SUM_PACKETS * 3];  // of all blocks of the row
@@ -93,24 +93,33 @@ __device__ inline AFragment load_a_fragment(const scalar_t* weight, const Thread
     const int first = thread.row() * GRID_COLS * UNITS;
     const int r = (thread.warp / K_PARTITIONS * M_TILES_PER_WARP + i) * 16 + thread.lane / 4;
     const int k = (thread.warp % K_PARTITIONS * K_TILES_PER_WARP + s) * K_TILE + thread.lane % 4 * ELEMENTS_PER_VECTOR;
-    return load_a_transposed<4>(weight, first + r, min(first + GRID_COLS * UNITS, HIDDEN), [&](int i) {
+    return load_a_transposed<UNITS % 4 == 0 ? 4 : 2>(weight, first + r, min(first + GRID_COLS * UNITS, HIDDEN), [&](int i) {
         const int from = (k + i) / OWN_GATES, gate = (k + i) % OWN_GATES / UNITS;
         return WeightRow{gate, (from * GRID_COLS + thread.across()) * UNITS + (k + i) % UNITS};
     });
 }
 
-// Computes the block's part of the sums of its row's units.
-__device__ inline void mma_recurrent(SharedStorage& shared, Weights& weights, const ThreadCoords& thread) {
-    Accumulator sums[M_TILES_PER_WARP] = {};
-    const int group = thread.warp % K_PARTITIONS;
-    mma_mainloop<0, K_TILES_PER_WARP>(sums, weights, thread_b_ptr(shared.columns, group, thread.lane));
-#pragma unroll
-    for (int i = 0; i < M_TILES_PER_WARP * 2; i++) {
-        const int r = (thread.warp / K_PARTITIONS * M_TILES_PER_WARP * 2 + i) * 8 + thread.lane / 4;
-        for (int next = 0; next < 2; next++)
-            shared.sums[group][thread.lane % 4 * 2 + next][r] = sums[i / 2].data[i % 2 * 2 + next];
+// The block's part of the sums of its row's units, of N_TILES tiles.
+struct PartialSums {
+    Accumulator data[M_TILES_PER_WARP][N_TILES];
+
+    __device__ PartialSums(const SharedStorage& shared, Weights& weights, const ThreadCoords& thread) : data() {
+        const uint4* columns = thread_b_ptr(shared.columns[0], thread.warp % K_PARTITIONS, thread.lane);
+        if constexpr (N_TILES == 1) mma_mainloop<0, K_TILES_PER_WARP>((Accumulator(&)[M_TILES_PER_WARP])data, weights, columns);
+        else mma_mainloop_ntiled<K_TILES_PER_WARP>(data, weights, columns, sizeof(States) / sizeof(uint4));
     }
-}
+
+    // Stores those of the n-th tile, to be read after a barrier.
+    __device__ void store(SharedStorage& shared, const ThreadCoords& thread, int n) const {
+        const int group = thread.warp % K_PARTITIONS;
+#pragma unroll
+        for (int i = 0; i < M_TILES_PER_WARP * 2; i++) {
+            const int r = (thread.warp / K_PARTITIONS * M_TILES_PER_WARP * 2 + i) * 8 + thread.lane / 4;
+            for (int next = 0; next < 2; next++)
+                shared.sums[group][thread.lane % 4 * 2 + next][r] = data[i / 2][n].data[i % 2 * 2 + next];
+        }
+    }
+};
 
 // Publishes to each block of the row the sums of its units. mailbox: of the tile and step.
 __device__ inline void publish_partial_sums(const SharedStorage& shared, uint4* mailbox, const ThreadCoords& thread,
@@ -159,10 +168,20 @@ struct GradientReceiver {
     __device__ void prefetch(uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
         reader.prefetch_first(mailbox(mailboxes, thread, i, tile), thread.number);
     }
-    __device__ bool receive(SharedStorage& shared, uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
+    __device__ bool receive(States& columns, uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
         return reader.receive(
             mailbox(mailboxes, thread, i, tile), thread.number, i + 1,
-            [&](unsigned index, const uint4& packet) { Gradients::unpack_into(shared.columns, index, packet); });
+            [&](unsigned index, const uint4& packet) { Gradients::unpack_into(columns, index, packet); });
+    }
+    // Likewise of up to N_TILES tiles from `tile` on.
+    __device__ bool receive_all(SharedStorage& shared, uint4* mailboxes, const ThreadCoords& thread, int i, int tile,
+                                int tiles) {
+        for (int n = 0; n < N_TILES - 1; n++) {
+            if (tile + n + 1 >= tiles) return receive(shared.columns[n], mailboxes, thread, i, tile + n);
+            if (!receive(shared.columns[n], mailboxes, thread, i, tile + n)) return false;
+            prefetch(mailboxes, thread, i, tile + n + 1);
+        }
+        return receive(shared.columns[N_TILES - 1], mailboxes, thread, i, tile + N_TILES - 1);
     }
 };
 
@@ -201,7 +220,7 @@ __device__ inline void pointwise_backward_units(SharedStorage& shared, const Bac
 
 struct Params : BackwardParams {
     const scalar_t* weight_hh;
-    uint4* mailboxes;
+    uint4 *mailboxes, *weight_stream;
 };
 static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
 
@@ -211,9 +230,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_backward(con
     const int steps = params.steps, batch = params.batch;
     const ThreadCoords first = thread_coords(batch);
     const int tiles = min(TILES, (batch - first.first_sequence + 7) / 8);
-    zero_smem(&shared, sizeof(States) + sizeof(Gradients));
+    zero_smem(&shared, sizeof(shared.columns) + sizeof(Gradients));
     shared.carry.load(params, first);
-    Weights weights(shared.weight_storage, nullptr, 0,
+    Weights weights(shared.weight_storage, params.weight_stream, first.rank,
                     [&](int s, int i) { return load_a_fragment(params.weight_hh, first, s, i); });
     __syncthreads();
     bool timed_out = false;
@@ -244,18 +263,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_backward(con
         GradientReceiver gradients;
         gradients.prefetch(mailboxes, thread_coords(batch), i, 0);
 #pragma unroll 1
-        for (int tile = 0; tile < tiles && !timed_out; tile++) {
+        for (int tile = 0; tile < tiles && !timed_out; tile += N_TILES) {
             const ThreadCoords thread = thread_coords(batch);
-            timed_out = __syncthreads_or(!gradients.receive(shared, mailboxes, thread, i, tile));
+            timed_out = __syncthreads_or(!gradients.receive_all(shared, mailboxes, thread, i, tile, tiles));
             if (timed_out) continue;
-            if (tile + 1 < tiles) gradients.prefetch(mailboxes, thread, i, tile + 1);
+            if (tile + N_TILES < tiles) gradients.prefetch(mailboxes, thread, i, tile + N_TILES);
             jitter(i, 3);
-            mma_recurrent(shared, weights, thread);
-            __syncthreads();
-            jitter(i, 4);
-            publish_partial_sums(shared, sum_mailbox(mailboxes, thread, i, tile), thread, i + 1);
+            const PartialSums sums(shared, weights, thread);
+#pragma unroll
+            for (int n = 0; n < N_TILES; n++) {
+                if (n > 0 && tile + n >= tiles) continue;
+                if (n > 0) __syncthreads();
+                sums.store(shared, thread, n);
+                __syncthreads();
+                jitter(i, 4);
+                publish_partial_sums(shared, sum_mailbox(mailboxes, thread, i, tile + n), thread, i + 1);
+            }
         }
     }
+    if (Weights::STREAMED_PASSES > 0) weights.drain();
     if (!timed_out) return;
     *(volatile int*)params.status = 1;
     for (int tile = 0; tile < tiles; tile++) write_nan(params, thread_coords(batch), tile);

@@ -1,10 +1,10 @@
 // Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL, after the input product, all T steps of one layer and direction in one
 //   launch, as cluster_forward.cu, for W_hh that does not fit in a cluster or takes longer with one: it stays in the registers
-//   and shared memory of as many multiprocessors as there are.
-// Layout: as cluster_forward.cu, but for weight_stream, in whose place Params has
+//   and shared memory of as many multiprocessors as there are. What does not fit there is streamed by all of them.
+// Layout: as cluster_forward.cu, weight_stream of all groups' ranks, and
 //   mailboxes [tiles of all groups, 2, BLOCKS, PACKETS] of 16 bytes, read and written: all 0 before the launch. A packet holds
 //   a part of what a block publishes of its units of a tile, sequence by sequence, with the epoch t + 1 for parts of h_t.
-//   No two may alias. Alignment: of the element; weight_hh: LOAD_BYTES bytes; mailboxes: 16 bytes.
+//   No two may alias. Alignment: of the element; weight_hh: LOAD_BYTES bytes; weight_stream, mailboxes: 16 bytes.
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 sequences, independent of the
 //   other groups; block r of a group owns UNITS hidden units from r * UNITS. Its 8 compute warps are K_PARTITIONS partitions of
 //   K by groups of rows. SEQUENCES of a tile are published, 8 or as many as there are at all. LOAD_THREADS more threads, the
@@ -12,9 +12,8 @@
 //   Where MMA_REGISTERS is not 0 registers are reallocated: MMA_REGISTERS for a thread of the compute warps, LOAD_REGISTERS
 //   for one of the load warps. Shared bytes: the host's shared_bytes (resources.py).
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each reads 4/3 B H values of others a step, of TF32
-//   2/3. Of an input product as cluster_forward.cu, for a group in place of a cluster.
-// Limits: compute capability 8.0; UNITS a multiple of 4, and nothing of W_hh is streamed; T, B, G * H below 2^30, as
-//   cluster_forward.cu; offsets 64-bit.
+//   2/3, and what it streams of its rows of W_hh, once a tile. Of an input product as cluster_forward.cu, for a group in place of a cluster.
+// Limits: compute capability 8.0; UNITS a multiple of 2; T, B, G * H below 2^30, as cluster_forward.cu; offsets 64-bit.
 // Order: 1. A packet is stored and loaded as one (ld_st_128.cuh), so one whose epoch is valid is valid as a whole.
 //   2. h_(t+1) of a tile overwrites h_(t-1): its producer has loaded all of h_t, each part of which was stored by a block all
 //      of whose threads had loaded all of h_(t-1), the block's barriers being in between.
@@ -35,7 +34,9 @@
 
 typedef AdjacentUnitsConfig<THREADS> Config;
 typedef ThreadCoords<Config> Thread;
-typedef ResidentWeights<M_TILES_PER_WARP * RECURRENT_K_TILES, REG_FRAGMENTS> Weights;
+// Many are loaded where some are streamed, so several at once.
+constexpr int LOADS_IN_FLIGHT = STREAM_STAGES > 0 && REG_FRAGMENTS > 4 ? 4 : REG_FRAGMENTS;
+typedef ResidentWeights<M_TILES_PER_WARP * RECURRENT_K_TILES, LOADS_IN_FLIGHT> Weights;
 typedef BTile<RECURRENT_K_TILES> States;
 typedef OutgoingTile<UNITS> OutgoingStates;  // of a block's own units in a tile, as they are published
 
@@ -120,7 +121,7 @@ __device__ inline void run_load_warps(SharedStorage& shared, uint4* mailboxes, c
 }
 
 struct Params : DenseParams {
-    uint4* mailboxes;
+    uint4 *mailboxes, *weight_stream;
 };
 static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
 
@@ -196,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) persistent_forwar
         named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);
     }
     jitter(-1, 5);
-    Weights weights(shared.weight_storage, nullptr, 0,
+    Weights weights(shared.weight_storage, params.weight_stream, first.first_unit / UNITS,
                     [&](int s, int i) { return load_a_fragment(params.weight_hh, first, s, i); });
     named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);
     if (!run_compute_warps(shared, params, weights)) {
@@ -204,4 +205,5 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) persistent_forwar
         *(volatile int*)params.status = 1;
         write_nan(params, thread, num_tiles(thread));
     }
+    if (Weights::STREAMED_PASSES > 0) weights.drain();
 }

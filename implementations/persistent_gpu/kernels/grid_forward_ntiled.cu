@@ -1,20 +1,21 @@
 // Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL, after the input product, all T steps of one layer and direction in one
 //   launch, as cluster_forward.cu, for W_hh that does not fit in a cluster or takes longer with one: it stays in the registers
-//   and shared memory of as many multiprocessors as there are.
-// Layout: as cluster_forward.cu, but for weight_stream, in whose place Params has
+//   and shared memory of as many multiprocessors as there are. What does not fit there is streamed by all of them.
+// Layout: as cluster_forward.cu, weight_stream of all groups' ranks, and
 //   mailboxes [tiles of all groups, 2, N_TILES, PACKET_SLOTS_PER_N_TILE] of 16 bytes, read and written: all 0 before the
 //   launch. A packet holds a part of what a block publishes of a sequence, with the epoch t + 1 for parts of h_t
 //   (ll_b_fragments.cuh).
-//   No two may alias. Alignment: of the element; weight_hh: LOAD_BYTES bytes; mailboxes: 16 bytes.
+//   No two may alias. Alignment: of the element; weight_hh: LOAD_BYTES bytes; weight_stream, mailboxes: 16 bytes.
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 * N_TILES sequences, independent
 //   of the other groups; block r of a group owns UNITS hidden units from r * UNITS. Each of its 8 warps multiplies all rows of
 //   these by an eighth of the columns, and computes an eighth of their states. PRESPLIT_FRAGMENTS of a warp's fragments of
 //   float32 are split for 3xTF32 once, when they are loaded, and count twice. SEQUENCES of a tile are published: all, or as
 //   many as there are at all. Shared bytes: the host's shared_bytes (resources.py).
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each block reads 4/3 H values of each sequence a
-//   step, of TF32 2/3, and more where UNITS do not fill their packets. Of an input product as
-//   cluster_forward.cu, for a group in place of a cluster.
-// Limits: compute capability 8.0; nothing of W_hh is streamed; T, B, G * H below 2^30, as cluster_forward.cu; offsets 64-bit.
+//   step, of TF32 2/3, and more where UNITS do not fill their packets, and what it streams of its rows of W_hh, once a tile of
+//   8 * N_TILES sequences. Of an input product as cluster_forward.cu, for a group in place of a cluster.
+// Limits: compute capability 8.0; nothing is streamed with PRESPLIT_FRAGMENTS; T, B, G * H below 2^30, as cluster_forward.cu;
+//   offsets 64-bit.
 // Order: 1. A packet is stored and loaded as one (ld_st_128.cuh), so one whose epoch is valid is valid as a whole.
 //   2. h_(t+1) of a tile overwrites h_(t-1): its producer has passed a barrier of its block after all its warps had loaded h_t,
 //      each part of which was stored by a block that had passed a barrier after all its warps had loaded h_(t-1).
@@ -74,7 +75,7 @@ struct SharedStorage {
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Resources.shared_bytes");
 
 struct Params : DenseParams {
-    uint4* mailboxes;
+    uint4 *mailboxes, *weight_stream;
 };
 static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
 
@@ -85,7 +86,7 @@ __device__ inline void publish_initial_states(OutgoingStates& own, const Params&
 }
 
 // Computes, publishes and writes the states of every tile and step. False on a timeout.
-__device__ inline bool run_steps(SharedStorage& shared, const Params& params, const Weights& weights) {
+__device__ inline bool run_steps(SharedStorage& shared, const Params& params, Weights& weights) {
     uint4* const mailboxes = params.mailboxes;
     const int batch = params.batch;
     const int tiles = num_tiles(thread_coords(batch));
@@ -143,13 +144,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(cons
     for (int tile = 0; values.h0 && tile < num_tiles(first); tile++)
         publish_initial_states(shared.own[tile], values, first, tile);
     jitter(-1, 5);
-    Weights weights(shared.weight_storage, nullptr, 0, [&](int pass, int i) {
-        return load_resident_fragment(values.weight_hh, first, pass * M_TILES_PER_PASS + i);
+    Weights weights(shared.weight_storage, values.weight_stream, first.first_unit / UNITS, [&](int pass, int i) {
+        return load_resident_fragment(values.weight_hh, first, k_tile_of_pass(pass) * M_TILES_PER_PASS + i);
     });
+    if (HAS_HALF_TILE) load_half_fragments(weights, values.weight_hh, first);
     __syncthreads();
     if (!run_steps(shared, values, weights)) {
         const Thread thread = thread_coords(values.batch);
         *(volatile int*)values.status = 1;
         write_nan(values, thread, num_tiles(thread));
     }
+    if (Weights::STREAMED_PASSES > 0) weights.drain();
 }

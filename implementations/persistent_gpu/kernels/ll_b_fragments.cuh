@@ -1,49 +1,8 @@
 // How a grid's blocks publish their states, in packets (ll_state_packets.cuh) that are each one lane's part of the B fragments
 // (warp_mma.cuh): states go from the L2 cache to the tensor cores by way of registers alone.
-// A block publishes its units of each sequence in PACKETS_PER_BLOCK packets, the last padded. The weights of the padding are 0.
-// Of all blocks' packets of a sequence four adjacent ones are for a warp's lanes t, PACKETS_PER_LANE times; then those of the
-// next warp follow. Packets of one index, of 8 sequences, which are the lanes' g, are adjacent.
+// Packets of one index (packet_weights.cuh), of 8 sequences, which are the lanes' g, are adjacent.
 #pragma once
-#include "ll_state_packets.cuh"
-#include "recurrent_mma_step.cuh"
-
-static_assert(K_PARTITIONS == WARPS, "a warp multiplies all rows");
-constexpr int WORDS_PER_PACKET = IS_SINGLE_TF32 ? 6 : 3, UNITS_PER_PACKET = WORDS_PER_PACKET * 4 / (int)sizeof(scalar_t);
-constexpr int PACKETS_PER_BLOCK = ceil_div(UNITS, UNITS_PER_PACKET);  // of a sequence, as the next two
-constexpr int PACKETS_PER_SEQUENCE = BLOCKS * PACKETS_PER_BLOCK;
-constexpr int PACKETS_PER_LANE = ceil_div(PACKETS_PER_SEQUENCE, 4 * K_PARTITIONS);
-constexpr int K_TILES_PER_WARP = ceil_div(PACKETS_PER_LANE * WORDS_PER_PACKET, 4);
-// Packets of a sequence that a lane has at once, at least 2, and of these the packets that it waits for at once.
-constexpr int PACKETS_IN_REGISTERS = PACKETS_IN_FLIGHT < PACKETS_PER_LANE ? PACKETS_IN_FLIGHT : PACKETS_PER_LANE;
-constexpr int PACKETS_PER_WAIT = PACKETS_IN_REGISTERS == PACKETS_PER_LANE            ? PACKETS_PER_LANE
-                                 : IS_SINGLE_TF32 && PACKETS_IN_REGISTERS == 2 ? 2
-                                                                               : 1;
-constexpr int PACKETS_PER_K_TILE = ceil_div(4, WORDS_PER_PACKET);  // whose first, or last, word a K tile has, at most
-constexpr int PACKET_SLOTS_PER_N_TILE = PACKETS_PER_LANE * 4 * K_PARTITIONS * 8;
-constexpr int PACKETS_PER_WARP = ceil_div(SEQUENCES * PACKETS_PER_BLOCK, K_PARTITIONS);  // of the block's own, of a tile
-
-// Config of tiles of N_TILES times 8 sequences. A warp computes the states that it publishes, one packet's after another's.
-struct PacketConfig {
-    static constexpr int TILE_BATCH = 8 * N_TILES, NUM_POINTWISE_THREADS = THREADS;
-    static constexpr int STATES_PER_THREAD = ceil_div(PACKETS_PER_WARP * UNITS_PER_PACKET, 32);
-    static constexpr bool HAS_FUSED_INPUTS = false;
-    __device__ static int packet_of_thread(int thread, int state) {
-        return thread / 32 * PACKETS_PER_WARP + (thread % 32 + state * 32) / UNITS_PER_PACKET;
-    }
-    __device__ static int unit_in_block(int thread, int state) {
-        return packet_of_thread(thread, state) / SEQUENCES * UNITS_PER_PACKET + (thread % 32 + state * 32) % UNITS_PER_PACKET;
-    }
-    __device__ static int unit_of_state(int thread, int state) { return unit_in_block(thread, state) % UNITS; }
-    __device__ static int sequence_of_state(int thread, int state) {
-        const bool is_one =
-            thread % 32 + state * 32 < PACKETS_PER_WARP * UNITS_PER_PACKET && unit_in_block(thread, state) < UNITS;
-        return is_one ? packet_of_thread(thread, state) % SEQUENCES : TILE_BATCH;
-    }
-};
-typedef ThreadCoords<PacketConfig> Thread;
-// PRESPLIT_FRAGMENTS of FRAGMENTS fragments take the place of two.
-constexpr int FRAGMENTS = M_TILES_PER_WARP * K_TILES_PER_WARP;
-typedef ResidentWeights<FRAGMENTS + PRESPLIT_FRAGMENTS, (REG_FRAGMENTS < 4 ? REG_FRAGMENTS : 4)> Weights;
+#include "packet_weights.cuh"
 
 static_assert(PACKETS_IN_REGISTERS == PACKETS_PER_LANE || PACKETS_IN_REGISTERS >= 2, "a K tile may have words of two packets");
 typedef StatePacket<IS_SINGLE_TF32> Packet;
@@ -65,62 +24,32 @@ struct OutgoingStates {
     }
 };
 
-// Index of a lane's k-th packet among all of a sequence.
-__device__ inline int packet_index(const Thread& thread, int k) {
-    return (thread.warp * PACKETS_PER_LANE + k) * 4 + thread.lane % 4;
+__device__ inline constexpr int lcm(int a, int b) {
+    int multiple = a;
+    while (multiple % b) multiple += a;
+    return multiple;
 }
 
-// The weights of a row that are multiplied by a lane's j-th word of states.
-__device__ inline unsigned load_weight_word(const MatrixRow& row, const Thread& thread, int j) {
-    constexpr int UNITS_PER_WORD = 4 / sizeof(scalar_t);
-    const int at = packet_index(thread, j / WORDS_PER_PACKET);
-    const int local = at % PACKETS_PER_BLOCK * UNITS_PER_PACKET + j % WORDS_PER_PACKET * UNITS_PER_WORD;
-    const int unit = at / PACKETS_PER_BLOCK * UNITS + local, units = min(UNITS - local, HIDDEN - unit);
-    if (!row.is_inside || j >= PACKETS_PER_LANE * WORDS_PER_PACKET || at >= PACKETS_PER_SEQUENCE || units <= 0) return 0;
-    if (UNITS_PER_WORD == 1 || LOAD_BYTES >= 4 && UNITS % 2 == 0) return *(const unsigned*)(row.start + unit);
-    return raw_bits(row.start[unit]) | (units > 1 ? raw_bits(row.start[unit + 1]) << 16 : 0);
-}
-
-__device__ inline AFragment load_a_fragment_packet_order(const scalar_t* weight, const Thread& thread, int s, int i) {
-    const int r = i * 16 + thread.lane / 4;
-    const MatrixRow upper = weight_row_ptr(weight, thread, r, HIDDEN), lower = weight_row_ptr(weight, thread, r + 8, HIDDEN);
-    unsigned words[2][4];
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        words[0][j] = load_weight_word(upper, thread, s * 4 + j), words[1][j] = load_weight_word(lower, thread, s * 4 + j);
-    return {{words[0][0], words[1][0], words[0][1], words[1][1]}, {words[0][2], words[1][2], words[0][3], words[1][3]}};
-}
-
-// PRESPLIT_FRAGMENTS fragments of split float32, spread among all, are split once and stay as two parts: the big one in the
-// fragment's slot, the small one after the last fragment.
-__device__ inline constexpr bool is_presplit(int fragment) {
-    return (fragment + 1) * PRESPLIT_FRAGMENTS / FRAGMENTS > fragment * PRESPLIT_FRAGMENTS / FRAGMENTS;
-}
-__device__ inline AFragment load_resident_fragment(const scalar_t* weight, const Thread& thread, int index) {
-    const int fragment = index < FRAGMENTS ? index : ((index - FRAGMENTS + 1) * FRAGMENTS - 1) / max(PRESPLIT_FRAGMENTS, 1);
-    const AFragment all =
-        load_a_fragment_packet_order(weight, thread, fragment / M_TILES_PER_WARP, fragment % M_TILES_PER_WARP);
-#if USE_3XTF32
-    if (is_presplit(fragment)) return index < FRAGMENTS ? tf32_big(all) : split_a_fragment(all).small;
-#endif
-    return all;
-}
-__device__ inline SplitAFragment resident_split_fragment(const Weights& weights, int fragment) {
-#if USE_3XTF32
-    if (is_presplit(fragment)) return {weights.at(fragment), weights.at(FRAGMENTS + fragment * PRESPLIT_FRAGMENTS / FRAGMENTS)};
-#endif
-    return split_a_fragment(weights.at(fragment));
-}
+// The packet from which on others are counted: the first of a period.
+template <bool IS_COUNTED> struct FirstPacket {
+    static constexpr int first = 0;
+    __device__ void begin_at(int) {}
+};
+template <> struct FirstPacket<true> {
+    int first = 0;
+    __device__ void begin_at(int packet) { first = packet; }
+};
 
 // A lane's packets of a tile, PACKETS_IN_REGISTERS of each 8 sequences at once.
-struct PacketBFragments {
+struct PacketBFragments : FirstPacket<IS_ROLLED> {
     uint4 packets[N_TILES][PACKETS_IN_REGISTERS];
 
-    __device__ static bool is_expected(const Thread& thread, int n, int k) {
-        return n * 8 + thread.lane / 4 < SEQUENCES && k < PACKETS_PER_LANE && packet_index(thread, k) < PACKETS_PER_SEQUENCE;
+    __device__ bool is_expected(const Thread& thread, int n, int k) const {
+        return n * 8 + thread.lane / 4 < SEQUENCES && first + k < PACKETS_PER_LANE &&
+               packet_index(thread, first + k) < PACKETS_PER_SEQUENCE;
     }
-    __device__ static const uint4* packet_ptr(const uint4* mailbox, const Thread& thread, int n, int k) {
-        return mailbox + packet_index(thread, 0) * 8 + thread.lane / 4 + n * PACKET_SLOTS_PER_N_TILE + k * 32;
+    __device__ const uint4* packet_ptr(const uint4* mailbox, const Thread& thread, int n, int k) const {
+        return mailbox + packet_index(thread, 0) * 8 + thread.lane / 4 + n * PACKET_SLOTS_PER_N_TILE + (first + k) * 32;
     }
 
     // Loads the k-th of all 8 sequences, whether they are valid or not.
@@ -164,7 +93,7 @@ struct PacketBFragments {
 
     __device__ unsigned word(int n, int j) const {
         const int k = j / WORDS_PER_PACKET;
-        return k < PACKETS_PER_LANE ? Packet::word(packets[n][k % PACKETS_IN_REGISTERS], j % WORDS_PER_PACKET) : 0;
+        return first + k < PACKETS_PER_LANE ? Packet::word(packets[n][k % PACKETS_IN_REGISTERS], j % WORDS_PER_PACKET) : 0;
     }
     __device__ BFragment b_fragment(int n, int s) const {
         return make_b_fragment({word(n, s * 4), word(n, s * 4 + 1), word(n, s * 4 + 2), word(n, s * 4 + 3)});
@@ -173,8 +102,9 @@ struct PacketBFragments {
     // Adds the product with a tile's states, which were prefetched, to `sums`. By whole warps. False on a timeout.
     // meanwhile(): called once the first are valid.
     template <typename Meanwhile>
-    __device__ bool mma_from_packets(Accumulator (&sums)[M_TILES_PER_WARP][N_TILES], const Weights& weights,
+    __device__ bool mma_from_packets(Accumulator (&sums)[M_TILES_PER_WARP][N_TILES], Weights& weights,
                                      const uint4* mailbox, const Thread& thread, unsigned epoch, Meanwhile meanwhile) {
+        if constexpr (IS_ROLLED) return mma_rolled(sums, weights, mailbox, thread, epoch, meanwhile);
 #pragma unroll
         for (int s = 0; s < K_TILES_PER_WARP; s++) {
 #pragma unroll
@@ -194,14 +124,66 @@ struct PacketBFragments {
 #pragma unroll
             for (int n = 0; n < N_TILES; n++) columns[n] = b_fragment(n, s);
 #pragma unroll
-            for (int i = 0; i < M_TILES_PER_WARP; i++)
-                mma_k_tile(sums[i], resident_split_fragment(weights, s * M_TILES_PER_WARP + i), columns);
+            for (int i = 0; i < M_TILES_PER_WARP; i++) mma_k_tile(sums[i], split_fragment<true>(weights, s, i), columns);
+            if (STREAMED_K_TILES > 0 && is_streamed(s)) weights.load_next_stage();
 #pragma unroll
             for (int i = 0; i < PACKETS_PER_K_TILE; i++) {
                 const int k = 4 * s / WORDS_PER_PACKET + i;  // whose last word the K tile had
                 if (k + PACKETS_IN_REGISTERS < PACKETS_PER_LANE && (k * WORDS_PER_PACKET + WORDS_PER_PACKET - 1) / 4 == s)
                     prefetch_packet(mailbox, thread, k + PACKETS_IN_REGISTERS);
             }
+        }
+        return true;
+    }
+
+    // Likewise, in periods of K tiles after which words and registers of packets begin anew, then those that are left.
+    template <typename Meanwhile>
+    __device__ bool mma_rolled(Accumulator (&sums)[M_TILES_PER_WARP][N_TILES], Weights& weights, const uint4* mailbox,
+                               const Thread& thread, unsigned epoch, Meanwhile meanwhile) {
+        constexpr int PERIOD_PACKETS = lcm(PACKETS_IN_REGISTERS, WORDS_PER_PACKET == 3 ? 4 : 2);
+        constexpr int PERIOD = PERIOD_PACKETS * WORDS_PER_PACKET / 4;
+        constexpr int ROLLED = (K_TILES_PER_WARP - Weights::REG_PASSES) / PERIOD * PERIOD;
+#pragma unroll 1
+        for (int k_tile = 0; k_tile < ROLLED; k_tile += PERIOD) {
+#pragma unroll
+            for (int s = 0; s < PERIOD; s++)
+                if (!mma_k_tile_of_period<false>(sums, weights, mailbox, thread, epoch, meanwhile, k_tile, s)) return false;
+            begin_at(first + PERIOD_PACKETS);
+        }
+#pragma unroll
+        for (int s = 0; s < K_TILES_PER_WARP - ROLLED; s++)
+            if (!mma_k_tile_of_period<true>(sums, weights, mailbox, thread, epoch, meanwhile, ROLLED, s)) return false;
+        begin_at(0);
+        return true;
+    }
+
+    // The s-th K tile of a period that begins with that k_tile and packet `first`.
+    template <bool IN_REGISTERS, typename Meanwhile>
+    __device__ bool mma_k_tile_of_period(Accumulator (&sums)[M_TILES_PER_WARP][N_TILES], Weights& weights,
+                                         const uint4* mailbox, const Thread& thread, unsigned epoch, Meanwhile meanwhile,
+                                         int k_tile, int s) {
+#pragma unroll
+        for (int i = 0; i < PACKETS_PER_K_TILE; i++) {
+            const int k = ceil_div(4 * s, WORDS_PER_PACKET) + i;
+            if (k % PACKETS_PER_WAIT == 0 && k * WORDS_PER_PACKET / 4 == s) {
+                const int prefetched = k + PACKETS_IN_REGISTERS - (PACKETS_PER_WAIT == 1);
+                if (!wait(mailbox, thread, epoch, k, k + PACKETS_PER_WAIT, prefetched)) return false;
+                if (first + k == 0) meanwhile();
+            }
+        }
+        if (USE_3XTF32) scheduling_fence(mailbox);
+        BFragment columns[N_TILES];
+#pragma unroll
+        for (int n = 0; n < N_TILES; n++) columns[n] = b_fragment(n, s);
+#pragma unroll
+        for (int i = 0; i < M_TILES_PER_WARP; i++)
+            mma_k_tile(sums[i], split_fragment<IN_REGISTERS>(weights, k_tile + s, i), columns);
+        if (is_streamed(k_tile + s)) weights.load_next_stage();
+#pragma unroll
+        for (int i = 0; i < PACKETS_PER_K_TILE; i++) {
+            const int k = 4 * s / WORDS_PER_PACKET + i;
+            if ((k * WORDS_PER_PACKET + WORDS_PER_PACKET - 1) / 4 == s)
+                prefetch_packet(mailbox, thread, k + PACKETS_IN_REGISTERS);
         }
         return true;
     }

@@ -2,9 +2,12 @@
 // passes of M_TILES_PER_PASS of them, all of the same K tile. Forward, and in grids, a pass has all of a warp's tiles of rows;
 // backward in clusters it has at most 4.
 // The first REG_FRAGMENTS are in registers, the next SMEM_FRAGMENTS in shared memory. The others
-// are streamed: written to memory once, as threads use them, and loaded from L2 in every step, STREAM_STAGES passes ahead.
-// Whole passes are streamed: REG_FRAGMENTS + SMEM_FRAGMENTS is a multiple of M_TILES_PER_PASS then. Every thread loads what it
-// wrote itself, or what another cluster's thread wrote with the same values.
+// are streamed: written to memory once, as threads use them, and loaded from there, in effect from L2 where all blocks' fit it,
+// in every step, STREAM_STAGES stages of STAGE_FRAGMENTS fragments ahead: the first ones are on their way while states are
+// exchanged. Whole passes are streamed: REG_FRAGMENTS + SMEM_FRAGMENTS is a multiple of M_TILES_PER_PASS then, and that one of
+// STAGE_FRAGMENTS. Every thread loads what it wrote itself, or what another cluster's or group's thread wrote with the same
+// values. Of a stream that does not fit the L2 cache the first L2_FRAGMENTS stay there; if all were alike, none would be there
+// when its turn comes again.
 // From W_hh LOADS_IN_FLIGHT fragments are loaded at once, in one loop, as code is slow the first time that it runs. Where that
 // is REG_FRAGMENTS, those in registers are loaded at once, and the others before, one by one.
 #pragma once
@@ -12,9 +15,9 @@
 #include "ecornn/ptx/cp_async.cuh"
 #include "warp_mma.cuh"
 
-// A block's fragments that stay in shared memory, then the stages of those that are streamed.
+// A block's fragments that stay in shared memory, then the stages of those that are streamed, then halves (packet_weights.cuh).
 struct WeightStorage {
-    static constexpr int SMEM_SLOTS = SMEM_FRAGMENTS + STREAM_STAGES * M_TILES_PER_PASS;
+    static constexpr int SMEM_SLOTS = SMEM_FRAGMENTS + STREAM_STAGES * STAGE_FRAGMENTS + HALF_FRAGMENTS;
     uint4 fragments[SMEM_SLOTS > 0 ? SMEM_SLOTS : 1][2][THREADS];
 };
 
@@ -23,18 +26,19 @@ template <int FRAGMENTS, int LOADS_IN_FLIGHT> struct ResidentWeights {
     static constexpr int REG_PASSES = ceil_div(REG_FRAGMENTS, M_TILES_PER_PASS);  // with at least one fragment in registers
     static constexpr int STREAMED_FRAGMENTS = FRAGMENTS - REG_FRAGMENTS - SMEM_FRAGMENTS;
     static constexpr int STREAMED_PASSES = STREAMED_FRAGMENTS / M_TILES_PER_PASS;
+    static constexpr int STREAMED_STAGES = STREAMED_FRAGMENTS / STAGE_FRAGMENTS;
     // Loads of one fragment, before the others, and of LOADS_IN_FLIGHT fragments.
     static constexpr int SERIAL_LOADS = LOADS_IN_FLIGHT == REG_FRAGMENTS ? FRAGMENTS - REG_FRAGMENTS : 0;
     static constexpr int BATCHED_LOADS = ceil_div(FRAGMENTS - SERIAL_LOADS, LOADS_IN_FLIGHT);
     AFragment reg_fragments[REG_FRAGMENTS];
     WeightStorage& smem;
     uint4* stream;  // [STREAMED_FRAGMENTS][2][THREADS], this block's
-    int stage;
+    int stage, next;  // of the ring the one to use, and what is loaded into it then
 
     // load_fragment(pass, i): the thread's elements of the pass's i-th fragment.
     template <typename LoadFragment>
     __device__ ResidentWeights(WeightStorage& smem, uint4* streams, int rank, LoadFragment load_fragment)
-        : reg_fragments(), smem(smem), stage(0) {
+        : reg_fragments(), smem(smem), stage(0), next(STREAM_STAGES < STREAMED_STAGES ? STREAM_STAGES : 0) {
         stream = streams + (long long)rank * STREAMED_FRAGMENTS * 2 * THREADS;
 #pragma unroll 1
         for (int i = 0; i < SERIAL_LOADS; i++) load_batch<1>(i, load_fragment);
@@ -43,7 +47,7 @@ template <int FRAGMENTS, int LOADS_IN_FLIGHT> struct ResidentWeights {
             load_batch<LOADS_IN_FLIGHT>(i, load_fragment);
         if (!STREAMED_PASSES) return;
         __threadfence();
-        for (int pass = 0; pass < STREAM_STAGES; pass++) load_stage(pass, pass);
+        for (int i = 0; i < STREAM_STAGES; i++) load_stage(i, i);
     }
 
     // Loads COUNT fragments, from the first-th on in an order where those in registers are last; negative ones do not exist.
@@ -79,10 +83,13 @@ template <int FRAGMENTS, int LOADS_IN_FLIGHT> struct ResidentWeights {
     }
     __device__ static AFragment get(const uint4* ptr) { return {ptr[threadIdx.x], ptr[THREADS + threadIdx.x]}; }
 
-    __device__ void load_stage(int pass, int into) {
-        for (int i = 0; i < 2 * M_TILES_PER_PASS; i++)
-            cp_async_16B(smem.fragments[SMEM_FRAGMENTS + into * M_TILES_PER_PASS][0] + i * THREADS + threadIdx.x,
-                         stream + (pass * 2 * M_TILES_PER_PASS + i) * THREADS + threadIdx.x);
+    __device__ void load_stage(int from, int into) {
+        for (int i = 0; i < 2 * STAGE_FRAGMENTS; i++) {
+            uint4* place = smem.fragments[SMEM_FRAGMENTS + into * STAGE_FRAGMENTS][0] + i * THREADS + threadIdx.x;
+            const uint4* data = stream + (from * 2 * STAGE_FRAGMENTS + i) * THREADS + threadIdx.x;
+            if (L2_FRAGMENTS < STREAMED_FRAGMENTS) cp_async_16B_evict(place, data, from * STAGE_FRAGMENTS < L2_FRAGMENTS);
+            else cp_async_16B(place, data);
+        }
         cp_async_commit_group();
     }
 
@@ -98,11 +105,12 @@ template <int FRAGMENTS, int LOADS_IN_FLIGHT> struct ResidentWeights {
 #pragma unroll 2
         for (int pass = REG_PASSES; pass < PASSES - STREAMED_PASSES; pass++)
             fn(pass, [&](int i) { return load_smem_fragment(pass * M_TILES_PER_PASS + i); });
-        for_each_streamed_pass(fn);
+        for_each_streamed_pass(0, STREAMED_PASSES, fn);
     }
 
     // Calls fn likewise for passes FROM to before TO, in an order fixed at compile time: those from shared memory between those
-    // from registers. After each the next one's first fragment is loaded.
+    // from registers. After each the next one's first fragment is loaded. Those that are streamed are spread among them, the
+    // first one at the start: its data arrived while states were exchanged, and the next ones' arrive during the others.
     template <int FROM = 0, int TO = PASSES, typename Fn> __device__ void for_each_pass_interleaved(Fn fn) {
         constexpr int REG_END = REG_PASSES < FROM ? FROM : REG_PASSES < TO ? REG_PASSES : TO;
         constexpr int SMEM_END = PASSES - STREAMED_PASSES < TO ? PASSES - STREAMED_PASSES : TO;
@@ -111,6 +119,8 @@ template <int FRAGMENTS, int LOADS_IN_FLIGHT> struct ResidentWeights {
         AFragment first = SMEM_COUNT > 0 ? load_smem_fragment(REG_END * M_TILES_PER_PASS) : AFragment();
 #pragma unroll
         for (int round = 0; round < ROUNDS; round++) {
+            for_each_streamed_pass(ceil_div(round * STREAMED_PASSES, ROUNDS), ceil_div((round + 1) * STREAMED_PASSES, ROUNDS),
+                                   fn);
             if (round < REG_COUNT) fn(FROM + round, [&](int i) { return at((FROM + round) * M_TILES_PER_PASS + i); });
 #pragma unroll
             for (int n = round * SMEM_COUNT / ROUNDS; n < (round + 1) * SMEM_COUNT / ROUNDS; n++) {
@@ -119,19 +129,29 @@ template <int FRAGMENTS, int LOADS_IN_FLIGHT> struct ResidentWeights {
                 if (n + 1 < SMEM_COUNT) first = load_smem_fragment((pass + 1) * M_TILES_PER_PASS);
             }
         }
-        for_each_streamed_pass(fn);
     }
 
-    // Calls fn likewise for the passes that are streamed.
-    template <typename Fn> __device__ void for_each_streamed_pass(Fn fn) {
+    // Calls fn likewise for the passes that are streamed, of these from the first-th to before the end-th.
+    template <typename Fn> __device__ void for_each_streamed_pass(int first, int end, Fn fn) {
+        if (!STREAMED_PASSES) return;
 #pragma unroll 1
-        for (int s = 0; s < STREAMED_PASSES; s++) {
-            cp_async_wait_group<(STREAM_STAGES > 0 ? STREAM_STAGES - 1 : 0)>();
-            fn(PASSES - STREAMED_PASSES + s,
-               [&](int i) { return get(smem.fragments[SMEM_FRAGMENTS + stage * M_TILES_PER_PASS + i][0]); });
-            load_stage(s + STREAM_STAGES < STREAMED_PASSES ? s + STREAM_STAGES : s + STREAM_STAGES - STREAMED_PASSES, stage);
-            stage = stage + 1 < STREAM_STAGES ? stage + 1 : 0;
+        for (int s = first; s < end; s++) {
+            fn(PASSES - STREAMED_PASSES + s, [&](int i) { return streamed_fragment(i); });
+            load_next_stage();
         }
+    }
+
+    // The i-th fragment of the pass that is streamed next, in order; after the last one load_next_stage() is called.
+    __device__ AFragment streamed_fragment(int i) {
+        if (i > 0 && i % STAGE_FRAGMENTS == 0) load_next_stage();
+        if (i % STAGE_FRAGMENTS == 0) cp_async_wait_group<(STREAM_STAGES > 0 ? STREAM_STAGES - 1 : 0)>();
+        return get(smem.fragments[SMEM_FRAGMENTS + stage * STAGE_FRAGMENTS + i % STAGE_FRAGMENTS][0]);
+    }
+    // In place of the stage that was used, those of the stream in turn.
+    __device__ void load_next_stage() {
+        load_stage(next, stage);
+        stage = stage + 1 < STREAM_STAGES ? stage + 1 : 0;
+        next = next + 1 < STREAMED_STAGES ? next + 1 : 0;
     }
 
     // Waits for all copies.

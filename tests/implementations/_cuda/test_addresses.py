@@ -37,7 +37,7 @@ def of_form(kind: type[Form], units: int, inputs: int = 0) -> tuple[Path, Any]:
 
 
 def of_wave() -> tuple[Path, Any]:
-    waves = heuristics_wavefront.select_wavefronts(PROBLEM, H200, 64, 2, 64)
+    waves = heuristics_wavefront.select_wavefronts(PROBLEM, H200, 64, 4, 64)
     wave = next(wave for wave in waves if wave is not None)
     return wavefront._SOURCE, kernel.macros(TF32, wave)
 

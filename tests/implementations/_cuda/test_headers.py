@@ -19,6 +19,8 @@ _DEFINE = re.compile(r"^\s*#\s*define\s+(\w+)", re.MULTILINE)
 SOURCES = sorted(path for path in FOLDER.rglob("*") if path.suffix in (".cu", ".cuh"))
 # Of one file each: the name of an instruction, an attribute, CUDA's own name, and the default of a host's macro.
 MACROS = {"MMA": "mma.cuh", "CLUSTER_DIMS": "cluster_reduce.cuh", "CUDART_NAN_F": "rnn_cell.cuh", "PARAMS_BYTES": "dtypes.cuh"}
+WGMMA = ("", "_TYPES", "_SCALES", "_ACC4", "_ACC16", "_NAMES_0", "_NAMES_1")  # an instruction of many operands
+MACROS |= {f"WGMMA{part}": "wgmma.cuh" for part in WGMMA}
 
 
 def headers_of(source: Path, folders: tuple[Path, ...]) -> dict[str, Path]:

@@ -20,7 +20,9 @@ from pytest_ecornn.implementations._cuda.kernel import Kernel, TensorArg
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
 from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, single_step, wavefront
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
+from pytest_ecornn.implementations.persistent_gpu.blocks.heuristics import block_configs
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
+from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
 from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
 from pytest_ecornn.implementations.sparse_persistent_gpu import config as sparse_config
@@ -45,11 +47,13 @@ def persistent() -> Iterator[Any]:
     """One layer in one direction, of each source, with an input product and without; layers in a wave; one step."""
     for is_backward in (False, True):
         kind = KernelSpec(torch.float16, GPU, is_backward=is_backward)
-        forms = persistent_heuristics.candidate_configs(kind.problem("lstm", 512, 8), HOPPER)
+        forms = persistent_heuristics.candidate_configs(kind.problem("lstm", 512, 32), HOPPER)
         sources = {persistent_kernel.source_of(kind, form): form for form in forms}
+        yield persistent_kernel.make_kernel(kind, next(block_configs(kind.problem("lstm", 64, 8), HOPPER)))
         yield from (persistent_kernel.make_kernel(kind, form) for form in sources.values())
         if not is_backward:
-            yield from (persistent_kernel.make_kernel(kind._replace(inputs=64), form) for form in sources.values())
+            fused = [form for form in sources.values() if not isinstance(form, WgmmaConfig)]
+            yield from (persistent_kernel.make_kernel(kind._replace(inputs=64), form) for form in fused)
     kind = KernelSpec(torch.float16, GPU)
     for layers in (2, 4):
         wave = heuristics_wavefront.select_wavefront(kind.problem("gru", 128, 8), HOPPER, 33, layers, 100)

@@ -62,9 +62,9 @@ PROJECTED = RNNOptions("lstm", batch_first=False, bidirectional=False, projected
 def test_a_form_covers_all_units_and_sequences_and_fits(
     cell: str, hidden: int, batch: int, arithmetic: MathMode, device: Device, is_backward: bool
 ) -> None:
-    form = select_config(ProblemSize(cell, hidden, batch, arithmetic, is_backward), device)
+    form = select_config(ProblemSize(cell, hidden, batch, arithmetic, is_backward), device, computes_inputs=True)
     if isinstance(form, str):
-        assert hidden > 1000, form
+        assert hidden > 1000 or "is faster by a GEMM a step" in form, form
         return
     if form.is_grid:  # tests/implementations/persistent_gpu/test_grid.py
         return
@@ -82,9 +82,9 @@ def test_a_form_covers_all_units_and_sequences_and_fits(
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
-    found = select_config(ProblemSize("lstm", 8192, 1, ARITHMETICS[0]), H200)
+    found = select_config(ProblemSize("lstm", 16384, 1, ARITHMETICS[0]), H200)
     assert found == (
-        "H 8192 does not fit: the states of 8 sequences must lie in the 232448 bytes of shared memory of each block of a "
+        "H 16384 does not fit: the states of 8 sequences must lie in the 232448 bytes of shared memory of each block of a "
         "cluster of 16"
     )
 
@@ -221,7 +221,7 @@ KERNELS = {"persistent_forward": FAULTS, GATES_OF_CLUSTER: FAULTS_OF_GATES, "per
 # Of the weights that are left over, forward and backward.
 FAULTS_LEFT_OVER = {
     "they are not waited for": ("cp_async_wait_group<(STREAM_STAGES > 0 ? STREAM_STAGES - 1 : 0)>();", ""),
-    "another pass's": ("(pass * 2 * M_TILES_PER_PASS + i)", "(i)"),
+    "another pass's": ("(from * 2 * STAGE_FRAGMENTS + i)", "(i)"),
 }
 
 

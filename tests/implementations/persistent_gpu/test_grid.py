@@ -36,11 +36,11 @@ on_cpu, sizes = persistent_grid.on_cpu, persistent_grid.sizes  # fixtures
 
 
 @given(st.sampled_from(CELLS), st.integers(1, 2000), st.integers(1, 600), st.sampled_from(ARITHMETICS))
-def test_without_clusters_a_grid_holds_all_weights_or_there_is_no_form(
+def test_without_clusters_a_grid_holds_all_weights_of_layers_that_are_not_large(
     cell: str, hidden: int, batch: int, arithmetic: MathMode
 ) -> None:
-    form = select_config(ProblemSize(cell, hidden, batch, arithmetic), A100)
-    if isinstance(form, str):
+    form = select_config(ProblemSize(cell, hidden, batch, arithmetic), A100, computes_inputs=True)
+    if isinstance(form, str) or form.streamed_fragments:  # tests/implementations/persistent_gpu/test_streaming.py
         assert hidden > 800, form
         return
     assert_it_fits(form, A100)
@@ -56,9 +56,9 @@ def test_a_cluster_is_taken_while_its_weights_find_room(hidden: int, arithmetic:
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
-    assert select_config(ProblemSize("lstm", 1500, 8, ARITHMETICS[2]), A100) == (
-        "H 1500 does not fit: W_hh of 4 x 1500 x 1500 elements of 4 bytes and the states of 8 sequences must lie in the "
-        "registers and the 166912 bytes of shared memory of each of 108 multiprocessors"
+    assert select_config(ProblemSize("lstm", 12288, 8, ARITHMETICS[2]), A100) == (
+        "H 12288 does not fit: a part of W_hh of 4 x 12288 x 12288 elements of 4 bytes and the states of 8 sequences must lie "
+        "in the registers and the 166912 bytes of shared memory of each of 108 multiprocessors"
     )
 
 

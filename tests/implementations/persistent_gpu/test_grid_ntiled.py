@@ -246,7 +246,7 @@ def test_every_form_covers_all_units_and_sequences_and_fits(
         assert form.units * form.blocks >= hidden > form.units * (form.blocks - 1)
         assert form.blocks * form.clusters <= device.num_sms
         assert form.wide * form.tiles * form.clusters >= batch > form.wide * form.tiles * (form.clusters - 1)
-        assert (form.streamed_fragments, form.stream_stages) == (0, 0)
+        assert form.streamed_fragments == 0 or hidden > 800  # tests/implementations/persistent_gpu/test_streaming.py
         assert form.shared_bytes <= device.shared_bytes
         assert 1 <= form.reg_fragments <= form.fragments_per_warp
         assert min(batch, form.wide) <= form.sequences <= form.wide

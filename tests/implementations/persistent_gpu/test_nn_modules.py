@@ -597,9 +597,9 @@ def test_a_device_without_the_kernels(really_planned: None) -> None:
 @pytest.mark.parametrize("wanted", [contextlib.nullcontext, torch.no_grad])
 def test_sizes_that_do_not_fit(wanted: Any, really_planned: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "skip_reason", lambda device: None)
-    monkeypatch.setattr(kernel.Device, "of", lambda device: Device(132, 2000, 16))
+    monkeypatch.setattr(kernel.Device, "of", lambda device: Device(132, 100, 16))
     with wanted():
-        expect_torch("gru", "H 9 does not fit: the states of 8 sequences must lie in the 2000 bytes")
+        expect_torch("gru", "H 9 does not fit: the states of 8 sequences must lie in the 100 bytes")
 
 
 @on_clusters

@@ -242,15 +242,15 @@ def test_memory_that_nobody_wrote_is_not_read(cell: str, monkeypatch: pytest.Mon
     ("options", "wanted"),
     [
         ({"layers": 3}, ["3 layers in a wave"]),
-        ({"layers": 3, "projected": True, "input_size": 0}, ["clusters", "2 layers in a wave"]),
-        ({"layers": 2, "bidirectional": True}, ["clusters"]),
+        ({"layers": 3, "projected": True, "input_size": 0}, ["blocks", "2 layers in a wave"]),
+        ({"layers": 2, "bidirectional": True}, ["blocks"]),
     ],
 )
 def test_it_is_said_what_runs(options: dict[str, Any], wanted: list[str], in_waves: list[WavefrontConfig]) -> None:
     found = describe(small("lstm", mode="training", **options), torch.device("cpu"))
     forward, backward = found.split("; backward: ")
     assert [one.startswith(start) for one, start in zip(forward.split(", then "), wanted, strict=True)] == [True] * len(wanted)
-    assert backward.startswith("clusters")
+    assert backward.startswith("blocks")
 
 
 POLLS = "timed_out = !spin_until([&] { return (ready_steps = ld_acquire(input.step_flags + thread.lane)) > t; });"

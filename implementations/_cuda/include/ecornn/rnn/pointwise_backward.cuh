@@ -5,6 +5,7 @@
 //   unit(state), sequence(tile, state), sequence_in_tile(state), is_inside(tile, state): of a thread's state
 #pragma once
 #include "ecornn/ptx/cp_async.cuh"
+#include "ecornn/ptx/opaque.cuh"
 #include "ecornn/rnn/rnn_cell.cuh"
 
 typedef long long index;
@@ -55,6 +56,52 @@ template <typename ThreadCoords> struct GradientCarry {
     }
 };
 
+// Pointers to what a thread reads and writes, kept from tile to tile and step to step: to compute them anew is a chain of
+// 64-bit products in each. next: step to the next tile; wrap: after the last tile to the first one's next step. The states of
+// a thread are those of one sequence, of units UNITS_APART apart.
+template <typename ThreadCoords> struct BackwardPointers {
+    static constexpr int UNITS_APART = ThreadCoords::NUM_THREADS / ThreadCoords::TILE_BATCH;
+    struct PointerStep {
+        index next, wrap;
+        __device__ index get(bool is_last) const { return TILES == 1 || is_last ? wrap : next; }
+    } row, d_output_step, output_step;  // row: of rows of HIDDEN elements
+    const scalar_t *saved_gates, *d_output, *output;
+    const float* saved_cells;
+    scalar_t *d_gates, *d_recurrent;
+    index row_before, output_before;  // to the step that precedes in time
+
+    __device__ BackwardPointers(const BackwardParams& params, const ThreadCoords& thread, int tiles) {
+        const int t = params.time(0), direction = params.is_reverse ? 1 : -1;
+        const index b = thread.sequence(0, 0), first_row = params.row(t, b) * HIDDEN;
+        saved_gates = params.saved_gates + first_row * 4 + thread.unit(0);
+        saved_cells = params.saved_cells + first_row + thread.unit(0);
+        d_gates = params.d_gates + first_row * GATES + thread.unit(0);
+        d_recurrent = params.d_recurrent + first_row + thread.unit(0);
+        d_output = &params.d_output.at(t, b, thread.unit(0)), output = &params.output.at(t, b, thread.unit(0));
+        row_before = direction * params.row_step * HIDDEN, output_before = direction * params.output.step;
+        const auto pointer_step = [&](index step, index sequence) -> PointerStep {
+            const index next = sequence * ThreadCoords::TILE_BATCH;
+            return {next, direction * step + next * (1 - tiles)};
+        };
+        row = pointer_step(params.row_step * HIDDEN, params.row_sequence * HIDDEN);
+        d_output_step = pointer_step(params.d_output.step, params.d_output.sequence);
+        output_step = pointer_step(params.output.step, params.output.sequence);
+        if (TILES > 1) opaque(row.next), opaque(d_output_step.next);
+        opaque(row.wrap), opaque(d_output_step.wrap), opaque(row_before);
+        if (CELL != LSTM) opaque(output_step.next), opaque(output_step.wrap), opaque(output_before);
+    }
+    // Go on after a tile, of what is loaded and of what is stored.
+    __device__ void advance_inputs(bool is_last) {
+        const index rows = row.get(is_last);
+        saved_gates += rows * 4, saved_cells += rows, d_output += d_output_step.get(is_last);
+        if (CELL != LSTM) output += output_step.get(is_last);
+    }
+    __device__ void advance_gradients(bool is_last) {
+        const index rows = row.get(is_last);
+        d_gates += rows * GATES, d_recurrent += rows;
+    }
+};
+
 // Inputs of a step for a thread's states, loaded ahead of their use, as bits: to convert them would be to wait for them.
 // Where there is nothing to load something else is loaded, so that no branch copies what has not arrived yet.
 template <typename ThreadCoords> struct GateInputs {
@@ -75,6 +122,24 @@ template <typename ThreadCoords> struct GateInputs {
 #pragma unroll
             for (int gate = 0; GATES > 1 && gate < 4; gate++)
                 saved_gates[s][gate] = raw_bits(params.saved_gates[(row * 4 + gate) * HIDDEN + j]);
+        }
+    }
+
+    // Loads those of the tile and step to which pointers are. has_before: a step precedes it in time.
+    __device__ void load(const BackwardPointers<ThreadCoords>& pointers, const ThreadCoords& thread, int tile,
+                         bool has_before) {
+#pragma unroll
+        for (int s = 0; s < STATES_PER_THREAD; s++) {
+            constexpr int APART = BackwardPointers<ThreadCoords>::UNITS_APART;
+            if (!thread.is_inside(tile, s)) continue;
+            d_output[s] = raw_bits(pointers.d_output[s * APART]);
+            if (CELL == LSTM) c[s] = pointers.saved_cells[s * APART];
+            if (CELL == LSTM && has_before) c_before[s] = pointers.saved_cells[pointers.row_before + s * APART];
+            if (GATES == 1) h[s] = raw_bits(pointers.output[s * APART]);
+            if (CELL == GRU && has_before) h[s] = raw_bits(pointers.output[pointers.output_before + s * APART]);
+#pragma unroll
+            for (int gate = 0; GATES > 1 && gate < 4; gate++)
+                saved_gates[s][gate] = raw_bits(pointers.saved_gates[gate * HIDDEN + s * APART]);
         }
     }
 
@@ -108,16 +173,35 @@ template <typename ThreadCoords> struct GateInputs {
     }
 };
 
+// Where gradients are stored, computed anew in each step. row: of the state's.
+struct ComputedPlaces {
+    __device__ index row(const BackwardParams& params, int t, index b) const { return params.row(t, b); }
+    __device__ scalar_t& d_gates(const BackwardParams& params, index row, int gate, int j) const {
+        return params.d_gates[(row * GATES + gate) * HIDDEN + j];
+    }
+    __device__ scalar_t& d_recurrent(const BackwardParams& params, index row, int j) const {
+        return params.d_recurrent[row * HIDDEN + j];
+    }
+};
+
+// The same by pointers that go on from step to step.
+struct PointedPlaces {
+    scalar_t *gates, *recurrent;
+    __device__ index row(const BackwardParams&, int, index) const { return 0; }
+    __device__ scalar_t& d_gates(const BackwardParams&, index, int gate, int) const { return gates[gate * HIDDEN]; }
+    __device__ scalar_t& d_recurrent(const BackwardParams&, index, int) const { return *recurrent; }
+};
+
 // Computes and stores the gates' gradients. d_h: the whole gradient of the state after the step. publish(gate, gradient): for
-// the other units.
-template <typename ThreadCoords, typename Publish>
+// the other units. places: where the state's gradients are stored.
+template <typename ThreadCoords, typename Publish, typename Places = ComputedPlaces>
 __device__ inline void pointwise_backward(GradientCarry<ThreadCoords>& carry, const BackwardParams& params,
                                           const LocalGradients& local_gradients, const ThreadCoords& thread, int tile, int s,
-                                          int i, float d_h, Publish publish) {
+                                          int i, float d_h, Publish publish, Places places = {}) {
     const int t = params.time(i), j = thread.unit(s);
     const bool is_inside = thread.is_inside(tile, s), is_active = is_inside && t < carry.ends[tile][thread.sequence_in_tile(s)];
     const bool is_some = is_active && (CELL != RNN_RELU || local_gradients.gates[0] > 0);
-    const index row = params.row(t, thread.sequence(tile, s));
+    const index row = places.row(params, t, thread.sequence(tile, s));
     float &dh_skip = carry.d_h[tile][s][thread.number], &d_c = carry.d_c[tile][s][thread.number];
     const float all_d_c = CELL == LSTM ? fmaf(d_h, local_gradients.dc_dh, d_c) : 0;
 #pragma unroll
@@ -128,8 +212,8 @@ __device__ inline void pointwise_backward(GradientCarry<ThreadCoords>& carry, co
         const scalar_t recurrent_gradient =
             has_separate_recurrent_gradient ? narrow(is_some ? d_h * local_gradients.recurrent : 0) : gradient;
         publish(gate, recurrent_gradient);
-        if (is_inside) params.d_gates[(row * GATES + gate) * HIDDEN + j] = gradient;
-        if (is_inside && has_separate_recurrent_gradient) params.d_recurrent[row * HIDDEN + j] = recurrent_gradient;
+        if (is_inside) places.d_gates(params, row, gate, j) = gradient;
+        if (is_inside && has_separate_recurrent_gradient) places.d_recurrent(params, row, j) = recurrent_gradient;
     }
     dh_skip = !is_active ? d_h : CELL == GRU ? d_h * local_gradients.h : 0;
     if (CELL == LSTM && is_active) d_c = all_d_c * local_gradients.c;

@@ -1,0 +1,1 @@
+"""Small layers of persistent_gpu: each block has all recurrent weights, and sequences of its own."""

@@ -1,0 +1,141 @@
+"""Forms of small layers: a block has all of W_hh in its threads' registers, and sequences of its own; blocks exchange nothing.
+
+Products are fused multiply-adds in float32 (kernels/lane_sums.cuh). Lanes of a group have different columns of the same rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+
+from pytest_ecornn.implementations._cuda.launch import Launch
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+
+_WARP = 32
+_MAX_THREADS = 1024  # of a block
+_MAX_REGISTERS = 255  # of a thread
+_SUBPARTITION_REGISTERS = 16_384
+
+
+@dataclass(frozen=True)
+class BlockConfig(Form):
+    """`units` are all, `blocks` is 1. units_per_thread: of each group of lanes. block_sequences: of a block.
+
+    k_vector: adjacent elements of K that a lane reads at once. smem_vectors: a lane's vectors of each row of weights that are
+    in shared memory. blocks_per_sm: blocks of a multiprocessor at once.
+    """
+
+    units_per_thread: int = 1
+    block_sequences: int = 1
+    k_vector: int = 1
+    smem_vectors: int = 0
+    blocks_per_sm: int = 1
+
+    @property
+    def wide(self) -> int:
+        return self.block_sequences
+
+    @property
+    def fragments_per_warp(self) -> int:
+        """None: weights are single elements here."""
+        return 0
+
+    @property
+    def _lanes_per_unit(self) -> int:
+        return 1 if self._gates == 1 else 4
+
+    @property
+    def k_lanes(self) -> int:
+        """Lanes of a group, which have different elements of K."""
+        return self.units_per_thread * self._lanes_per_unit
+
+    @property
+    def threads(self) -> int:
+        return ceil(ceil(self.units / self.units_per_thread) * self.k_lanes / _WARP) * _WARP
+
+    @property
+    def _k(self) -> int:
+        """Elements of K: forward all units, backward all gates."""
+        return self.units * (self._gates if self.problem.is_backward else 1)
+
+    @property
+    def vectors_per_lane(self) -> int:
+        """Vectors of K of a lane."""
+        return ceil(self._k / (self.k_lanes * self.k_vector))
+
+    @property
+    def rows_per_thread(self) -> int:
+        """Rows of the product that a thread multiplies: forward its units' gates, backward its units."""
+        return self.units_per_thread * (1 if self.problem.is_backward else self._gates)
+
+    @property
+    def weights_per_thread(self) -> int:
+        return self.rows_per_thread * self.vectors_per_lane * self.k_vector
+
+    @property
+    def smem_weights_per_thread(self) -> int:
+        return self.rows_per_thread * self.smem_vectors * self.k_vector
+
+    @property
+    def shuffles(self) -> int:
+        """Shuffles by which a thread's sums of a sequence are added."""
+        values = self.units_per_thread * (1 if self.problem.is_backward else self._lanes_per_unit)
+        return values - 1 + (self.k_lanes // values).bit_length() - 1
+
+    @property
+    def registers(self) -> int:
+        """Registers that a thread needs, an estimate by compiling: without spills, though with fewer than it would take."""
+        further, units = self.block_sequences - 1, self.units_per_thread * self._lanes_per_unit // 4
+        others = 52 + 4 * units + 8 * (self._gates == 3) + (12 + 4 * units) * min(further, 3)
+        if self.problem.is_backward:
+            others = 76 + 32 * further
+        others += (self.smem_vectors > 0) * (16 if self.k_vector == 4 else 8)
+        return self.weights_per_thread - self.smem_weights_per_thread + others
+
+    @property
+    def _subpartition_warps(self) -> int:
+        """A block's warps on a quarter of a multiprocessor, which has a quarter of the registers."""
+        return ceil(self.threads / _WARP / 4)
+
+    @property
+    def max_registers(self) -> int:
+        """Registers that a thread may have; 0 where a block may not have so many threads."""
+        most = _SUBPARTITION_REGISTERS // (self._subpartition_warps * _WARP)
+        return 0 if self.threads > _MAX_THREADS else min(_MAX_REGISTERS, most // 8 * 8)
+
+    @property
+    def max_blocks_per_sm(self) -> int:
+        """Blocks whose registers a multiprocessor has."""
+        return _SUBPARTITION_REGISTERS // (self._subpartition_warps * _WARP * ceil(self.registers / 8) * 8)
+
+    @property
+    def shared_bytes(self) -> int:
+        operands = 8 * self.block_sequences * self.vectors_per_lane * self.k_lanes * self.k_vector
+        if self.problem.is_backward:
+            staged = self._k * (self.units + 1) * self.problem.arithmetic.bytes  # W_hh, an element of padding in each row
+            operands = max(operands, staged)
+        return ceil(operands / 16) * 16 + 16 + 4 * self.smem_weights_per_thread * self.threads
+
+    @cached_property
+    def launch(self) -> Launch:
+        return Launch(self.clusters, self.threads, self.shared_bytes)
+
+    @property
+    def macros(self) -> dict[str, int]:
+        return {
+            "TILES": 1,
+            "UNITS_PER_THREAD": self.units_per_thread,
+            "SEQUENCES": self.block_sequences,
+            "K_VECTOR": self.k_vector,
+            "SMEM_VECTORS": self.smem_vectors,
+            "BLOCK_THREADS": self.threads,
+            "BLOCKS_PER_SM": self.blocks_per_sm,
+            "SHARED_BYTES": self.shared_bytes,
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"blocks: {self.clusters} of {self.block_sequences} sequences each, with all weights, {self.threads} threads, "
+            f"{self.units_per_thread} units a group of lanes"
+        )

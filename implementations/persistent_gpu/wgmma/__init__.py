@@ -1,0 +1,1 @@
+"""persistent_gpu's forms for many sequences: a persistent GEMM a step by wgmma."""
