@@ -169,7 +169,10 @@ def test_in_a_run_one_worker_a_gpu_times(pytester: pytest.Pytester) -> None:
         "sequential",
         "-s",
     ]
-    command += ["--ecornn-case", "lstm-T4-B2-H8-float32", "--ecornn-case", "gru-T4-B2-H8-float32", "--ecornn-budget", "0.05"]
+    for cell in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        for hidden in (8, 9):  # two proofs for each worker, as many as pytest-xdist hands out at once
+            command += ["--ecornn-case", f"{cell}-T4-B2-H{hidden}-float32"]
+    command += ["--ecornn-budget", "0.05"]
     result = pytester.run(*command, timeout=240)
     ran = [line.split()[1:] for line in result.outlines if line.startswith("RAN")]
     assert result.ret == 0
