@@ -18,7 +18,6 @@ from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_mo
 from pytest_ecornn.implementations.persistent_gpu.streaming.configs import streaming_configs
 from pytest_ecornn.implementations.persistent_gpu.streaming.cost import gemm_step_us
 from pytest_ecornn.implementations.persistent_gpu.tiling import FRAGMENT_BYTES, PACKETS_IN_FLIGHT, TILE, WARPS
-from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
 from pytest_ecornn.implementations.persistent_gpu.wgmma.heuristics import wgmma_configs
 
 _MAX_TILES = 4
@@ -35,7 +34,7 @@ def select_config(problem: ProblemSize, device: Device, computes_inputs: bool = 
 
     computes_inputs: the same launch computes the input product, which blocks with all weights do not.
     """
-    found = [form for form in candidate_configs(problem, device) if is_proven_on_gpu(form)]
+    found = [form for form in _mma_configs(problem, device) if form.half_fragments == 0]  # of halves no GPU has run any
     found = [form for form in found if not (computes_inputs and isinstance(form, BlockConfig))]
     if not found:
         return _does_not_fit_reason(problem, device)
@@ -44,16 +43,16 @@ def select_config(problem: ProblemSize, device: Device, computes_inputs: bool = 
     return _slower_than_gemm_reason(best, device) or best
 
 
-def is_proven_on_gpu(form: Form) -> bool:
-    """Whether forms of its kind have been verified on a GPU as they are now; others are tested on a CPU, and not chosen."""
-    return not isinstance(form, WgmmaConfig) and form.half_fragments == 0
-
-
 def candidate_configs(problem: ProblemSize, device: Device) -> list[Form]:
-    """All forms that fit. Grids stream weights only where no grid has room for all of them."""
+    """All forms that fit: beside those that may be chosen the ones that have not been right on a GPU as they are now."""
+    wide = chain.from_iterable(_first_resident(forms, device) for forms in wgmma_configs(problem, device))
+    return [*_mma_configs(problem, device), *wide]
+
+
+def _mma_configs(problem: ProblemSize, device: Device) -> list[Form]:
+    """All forms that fit but those by wgmma. Grids stream weights only where no grid has room for all of them."""
     grids = [*_grid_configs(problem, device), *_ntiled_configs(problem, device)]
     grids = grids or list(streaming_configs(problem, device))
-    grids += chain.from_iterable(_first_resident(forms, device) for forms in wgmma_configs(problem, device))
     return [*clusters(partial(Form, problem), problem, device), *grids, *block_configs(problem, device)]
 
 

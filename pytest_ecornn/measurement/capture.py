@@ -1,14 +1,13 @@
 """Captures arms as CUDA graphs, one of each arm in turn.
 
-What is captured in a row lies side by side in memory, where a short call may take some percent more or less time than
-elsewhere.
-In turn, no arm has a place for itself.
+What is captured in a row lies side by side in memory, and a short call's time changes by some percent with the place. In turn,
+no arm has a place for itself.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import ceil
 from typing import Any
@@ -37,11 +36,10 @@ class ArmCapture:
         if arm.seconds > MAX_CALL_SECONDS:
             raise NotCaptured(f"a call takes {arm.seconds:.2g} s, over {MAX_CALL_SECONDS:g} s")
         self.arm, self._graphs = arm, list[Graph]()
-        start, candidate = time.perf_counter(), arm.candidate
-        self._capturing, call = GraphCapture(candidate.case.device), Call(arm.pool.copied_problem(candidate.weights))
-        with torch.set_grad_enabled(candidate.case.training):
-            result = self._capturing.warm_up(partial(call.forward_backward, candidate.layer))
-        cache_bytes = torch.cuda.get_device_properties(candidate.case.device).L2_cache_size
+        start, device = time.perf_counter(), arm.candidate.case.device
+        self._capturing = GraphCapture(device)
+        call, result = self._call(self._capturing.warm_up)
+        cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
         self._wanted = graph_count(_moved_bytes(call.problem, result), cache_bytes, arm.seconds)
         self._seconds = time.perf_counter() - start
 
@@ -53,12 +51,17 @@ class ArmCapture:
 
     def add(self) -> None:
         """Captures one more graph."""
-        start, candidate = time.perf_counter(), self.arm.candidate
-        call = Call(self.arm.pool.copied_problem(candidate.weights))
-        with torch.set_grad_enabled(candidate.case.training):
-            graph, result = self._capturing.capture(partial(call.forward_backward, candidate.layer))
+        start = time.perf_counter()
+        call, (graph, result) = self._call(self._capturing.capture)
         self._graphs.append(Graph(call, result, graph.replay))
         self._seconds += time.perf_counter() - start
+
+    def _call(self, make: Callable[[Callable[[], Any]], Any]) -> tuple[Call, Any]:
+        """A call at addresses of its own, and what `make` makes of it."""
+        candidate = self.arm.candidate
+        call = Call(self.arm.pool.copied_problem(candidate.weights))
+        with torch.set_grad_enabled(candidate.case.training):
+            return call, make(partial(call.forward_backward, candidate.layer))
 
     def captured(self) -> GraphArm:
         """The arm of its graphs."""

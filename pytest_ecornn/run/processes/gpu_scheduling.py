@@ -41,7 +41,8 @@ class GpuScheduling(LoadScheduling):  # type: ignore[misc]
 
     def _rows_for(self, node: Any) -> list[int]:
         """Pending rows that the worker may run, in order."""
-        if not self._timing_nodes() or node in self._timing_nodes():
+        timing_nodes = self._timing_nodes()
+        if not timing_nodes or node in timing_nodes:
             return list(self.pending)
         collection = self.collection or []
         return [row for row in self.pending if not self._is_timed(collection[row])]

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from pytest_ecornn.run.processes.proof_workers import CORES_EACH, GPU_BYTES_EACH, HOST_BYTES_EACH, MAX_WORKERS
-from pytest_ecornn.system import machine, memory
+from pytest_ecornn.run.processes.proof_workers import most_workers
 from pytest_ecornn.system.gpus.host_share import HostShare, gpus_of_one_kind
 
 if TYPE_CHECKING:
@@ -55,11 +54,7 @@ def auto_worker_count(devices: Sequence[str]) -> int | None:
     Proofs keep all of them busy. One of each GPU times.
     """
     gpus = len(gpus_of_one_kind()) if set(devices) == {_DEVICE} else 0
-    if not gpus:
-        return None
-    on_cores, on_host = int(machine.usable_cores() / CORES_EACH), (memory.available_bytes() or 0) // HOST_BYTES_EACH
-    on_gpu = gpu_bytes() // GPU_BYTES_EACH
-    return gpus * max(1, min(MAX_WORKERS, on_cores // gpus, on_host // gpus, on_gpu))
+    return gpus * max(1, most_workers(gpu_bytes(), gpus)) if gpus else None
 
 
 def gpu_bytes() -> int:

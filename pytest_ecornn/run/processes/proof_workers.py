@@ -32,8 +32,8 @@ Key = tuple[str, str, str]  # `Row.key`
 
 _KINDS, TIMED_KINDS = ("drawn", "properties"), ("benchmark", "control")  # of rows
 # By default: workers at most, cores and free memory of a GPU and of the host for each, and rows that make one worth its start.
-MAX_WORKERS, CORES_EACH, HOST_BYTES_EACH = 12, 4 / 3, 4 * 2**30
-GPU_BYTES_EACH, _ROWS_EACH = 3 * 2**30, 5
+_MAX_WORKERS, _CORES_EACH, _HOST_BYTES_EACH = 12, 4 / 3, 4 * 2**30
+_GPU_BYTES_EACH, _ROWS_EACH = 3 * 2**30, 5
 _SECONDS_TO_EXIT = 5.0
 
 
@@ -202,10 +202,15 @@ def default_count(rows: int, devices: tuple[str, ...]) -> int:
     if not devices or not torch.cuda.is_available():
         return 0
     free = min(torch.cuda.mem_get_info(device)[0] for device in devices)
-    on_host = (memory.available_bytes() or 0) // HOST_BYTES_EACH
-    on_cores = int(machine.usable_cores() / CORES_EACH)
-    count = min(on_cores, free // GPU_BYTES_EACH, on_host, rows // _ROWS_EACH, MAX_WORKERS)
+    count = min(most_workers(free), rows // _ROWS_EACH)
     return count if count > 1 else 0  # one alone would do what this process can
+
+
+def most_workers(gpu_bytes: int, gpus: int = 1) -> int:
+    """Returns for how many workers each of several GPUs of so many bytes, and its share of the host, have room."""
+    on_host = (memory.available_bytes() or 0) // _HOST_BYTES_EACH // gpus
+    on_cores = int(machine.usable_cores() / _CORES_EACH) // gpus
+    return min(_MAX_WORKERS, on_cores, on_host, gpu_bytes // _GPU_BYTES_EACH)
 
 
 def provable(item: pytest.Item) -> Iterator[tuple[Key, str]]:
