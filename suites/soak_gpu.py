@@ -44,6 +44,8 @@ CASES = tuple(
         "gru-T1-B64-H256-float16-cuda-L2-training",
         "gru-T6-B4-H2816-float16-cuda-ragged-state-training",
         "gru-T4-B29-H2816-float32-tf32-cuda-training",
+        "gru-T6-B256-H640-float32-cuda-training",
+        "lstm-T8-B96-H1024-float32-tf32-cuda-ragged-state-training",
         "lstm-T5-B8-H256-float16-cuda-density0.1-state-training",
         "rnn_tanh-T8-B4-H2304-float32-cuda-density0.3",
         "gru-T6-B20-H512-bfloat16-cuda-bidirectional-density0.2-ragged-state-training",

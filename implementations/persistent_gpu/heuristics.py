@@ -21,7 +21,8 @@ from pytest_ecornn.implementations.persistent_gpu.tiling import FRAGMENT_BYTES, 
 from pytest_ecornn.implementations.persistent_gpu.wgmma.heuristics import wgmma_configs
 
 _MAX_TILES = 4
-_MAX_GEMM_SHARE = 1.2  # of a GEMM's time that a step with streamed weights may be estimated at
+# Of a GEMM's time that a grid's step may be estimated at. Backward cuDNN takes longer than its GEMM, most of all with gates.
+_MAX_GEMM_SHARE, _MAX_BACKWARD_SHARE, _MAX_GATED_BACKWARD_SHARE = 1.05, 1.5, 2.2
 _STREAM_BYTES = 80 * 1024  # in flight from the L2 cache at least, to use its bandwidth
 _GRID_UNITS, _ABREAST_UNITS = 4, 2  # of a block a multiple
 _MAX_N_TILES = 4
@@ -34,7 +35,7 @@ def select_config(problem: ProblemSize, device: Device, computes_inputs: bool = 
 
     computes_inputs: the same launch computes the input product, which blocks with all weights do not.
     """
-    found = [form for form in _mma_configs(problem, device) if form.half_fragments == 0]  # of halves no GPU has run any
+    found = [form for form in candidate_configs(problem, device) if form.half_fragments == 0]  # halves are no faster
     found = [form for form in found if not (computes_inputs and isinstance(form, BlockConfig))]
     if not found:
         return _does_not_fit_reason(problem, device)
@@ -44,16 +45,11 @@ def select_config(problem: ProblemSize, device: Device, computes_inputs: bool = 
 
 
 def candidate_configs(problem: ProblemSize, device: Device) -> list[Form]:
-    """All forms that fit: beside those that may be chosen the ones that have not been right on a GPU as they are now."""
-    wide = chain.from_iterable(_first_resident(forms, device) for forms in wgmma_configs(problem, device))
-    return [*_mma_configs(problem, device), *wide]
-
-
-def _mma_configs(problem: ProblemSize, device: Device) -> list[Form]:
-    """All forms that fit but those by wgmma. Grids stream weights only where no grid has room for all of them."""
+    """All forms that fit. Grids stream weights only where no grid has room for all of them."""
     grids = [*_grid_configs(problem, device), *_ntiled_configs(problem, device)]
     grids = grids or list(streaming_configs(problem, device))
-    return [*clusters(partial(Form, problem), problem, device), *grids, *block_configs(problem, device)]
+    wide = chain.from_iterable(_first_resident(forms, device) for forms in wgmma_configs(problem, device))
+    return [*clusters(partial(Form, problem), problem, device), *grids, *block_configs(problem, device), *wide]
 
 
 def estimated_us_with_queueing(form: Form, device: Device) -> float:
@@ -73,14 +69,24 @@ def fits_both_directions(form: Form, device: Device) -> bool:
 
 
 def _slower_than_gemm_reason(form: Form, device: Device) -> str | None:
-    """Why a form that streams weights is not to be taken, or None."""
-    step_us, gemm_us = estimated_us_with_queueing(form, device), gemm_step_us(form.problem)
-    if not form.streamed_fragments or step_us <= _MAX_GEMM_SHARE * gemm_us:
-        return None
+    """Why a form that streams weights is not to be taken, or a grid on Hopper, where GEMMs were measured; or None."""
     problem = form.problem
+    if not form.streamed_fragments and not (form.is_grid and device.largest_cluster > 1):
+        return None
+    step_us, gemm_us = estimated_us_with_queueing(form, device), gemm_step_us(problem)
+    share = _MAX_GEMM_SHARE
+    if problem.is_backward:
+        share = _MAX_BACKWARD_SHARE if GATES[problem.cell] == 1 else _MAX_GATED_BACKWARD_SHARE
+    if step_us <= share * gemm_us:
+        return None
+    step = "a step"
+    if form.streamed_fragments:
+        step = "W_hh does not fit on chip, and a step that streams the rest"
+    elif problem.is_backward:
+        step = "a step backward"
     return (
-        f"H {problem.hidden} at B {problem.batch} is faster by a GEMM a step: W_hh does not fit on chip, and a step that "
-        f"streams the rest takes an estimated {step_us:.1f} us, by a GEMM {gemm_us:.1f} us"
+        f"H {problem.hidden} at B {problem.batch} is faster by a GEMM a step: {step} takes an estimated {step_us:.1f} us, by a "
+        f"GEMM {gemm_us:.1f} us"
     )
 
 

@@ -21,6 +21,7 @@ from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConf
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
+from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
 from pytest_ecornn.implementations.sparse_persistent_gpu import heuristics
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import SparseConfig
 from pytest_ecornn.reference.loop import ReferenceLoop
@@ -187,7 +188,8 @@ def test_cases_are_short_and_of_every_kind_of_form() -> None:
     assert several >= {(False, True, True), (True, True, True), (True, False, False), (False, False, False)}
     assert {form.problem.is_backward for form in forms if form.is_grid and form.streamed_fragments} == {False, True}
     assert {form.wide for form in forms if isinstance(form, NTiledGridConfig)} > {8}
-    assert {form.problem.is_backward for form in forms if isinstance(form, BlockConfig)} == {False, True}
+    for kind in (BlockConfig, WgmmaConfig):
+        assert {form.problem.is_backward for form in forms if isinstance(form, kind)} == {False, True}
 
 
 def test_pruned_cases_are_of_every_kind_of_form() -> None:

@@ -12,8 +12,11 @@ _EXCHANGE_US = 2.0  # while blocks exchange states nothing but stages is read
 _HIDDEN_PRODUCT = 0.4  # of a product's time that weights arrive in
 
 _GEMM_LAUNCH_US = 4.0
-_GEMM_BYTES_PER_US = {2: 2.9e6, 4: 2.5e6}  # by the bytes of an element
-_GEMM_PRODUCTS_PER_US = {2: 75e6, 4: 30e6, 6: 6e6}  # likewise; 6 for IEEE float32
+# By the bytes of an element; of TF32 `_TF32_*`.
+_GEMM_BYTES_PER_US = {2: 2.9e6, 4: 2.5e6}
+_GEMM_PRODUCTS_PER_US = {2: 75e6, 4: 6e6}
+_TF32_PRODUCTS_PER_US, _TF32_IDLE_ROWS = 60e6, 100  # sequences that weights alone take as long as
+_UNALIGNED = 2.0  # where rows are no multiple of 16 bytes
 
 
 def stream_wait_us(form: Form, product_us: float) -> float:
@@ -32,7 +35,12 @@ def stream_wait_us(form: Form, product_us: float) -> float:
 def gemm_step_us(problem: ProblemSize) -> float:
     """Estimated us of a step by a GEMM, which reads all of W_hh, as cuDNN's standard algorithm takes."""
     arithmetic, weights = problem.arithmetic, GATES[problem.cell] * problem.hidden**2
-    rate = _GEMM_PRODUCTS_PER_US[6 if arithmetic.is_3xtf32 else arithmetic.bytes]
-    return _GEMM_LAUNCH_US + max(
-        weights * arithmetic.bytes / _GEMM_BYTES_PER_US[arithmetic.bytes], problem.batch * weights / rate
-    )
+    if arithmetic.bytes == 4 and not arithmetic.is_3xtf32:
+        product_us = weights * (problem.batch + _TF32_IDLE_ROWS) / _TF32_PRODUCTS_PER_US
+    else:
+        product_us = max(
+            weights * arithmetic.bytes / _GEMM_BYTES_PER_US[arithmetic.bytes],
+            problem.batch * weights / _GEMM_PRODUCTS_PER_US[arithmetic.bytes],
+        )
+    is_aligned = arithmetic.is_3xtf32 or problem.hidden * arithmetic.bytes % 16 == 0
+    return _GEMM_LAUNCH_US + (1 if is_aligned else _UNALIGNED) * product_us

@@ -6,8 +6,8 @@ DeepBench's layers have I = H, one layer, one direction.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 
 from pytest_ecornn.suites.published.deepbench_parts.problems import published
@@ -17,6 +17,7 @@ MODES = ("inference", "training")
 MIN_CELLS = ("mingru", "minlstm")
 _MAX_STEPS = 750
 _MAX_FLOP = 1e12  # of a drawn forward pass
+_MIN_BATCHED = 64
 _MAX_STATES = 2**26  # T * B * H * L * D of a drawn problem
 
 
@@ -54,11 +55,11 @@ def ecornn() -> Iterator[SelectionProblem]:
                     yield SelectionProblem("ecornn", cell, 2, hidden, hidden, 32, 35, 1, precision, mode)
 
 
-def deepbench() -> Iterator[SelectionProblem]:
-    """DeepBench's problems in float16 and TF32; those of its training set in both modes, of its inference sets forward."""
+def deepbench(precisions: Sequence[str] = ("float16", "tf32")) -> Iterator[SelectionProblem]:
+    """DeepBench's problems in these precisions; those of its training set in both modes, of its inference sets forward."""
     shapes = dict.fromkeys((one.is_training, one.cell, one.hidden, one.batch, one.steps) for one in published())
     for is_training, cell, hidden, batch, steps in shapes:
-        for precision in ("float16", "tf32") if steps <= _MAX_STEPS else ():
+        for precision in precisions if steps <= _MAX_STEPS else ():
             for mode in MODES[: 1 + is_training]:
                 yield SelectionProblem("deepbench", cell, 1, hidden, hidden, batch, steps, 1, precision, mode)
 
@@ -72,11 +73,29 @@ def drawn(seed: int, count: int) -> Iterator[SelectionProblem]:
     """
     random = Random(seed)
     for _ in range(count):
+        yield from _in_both_modes(_fitting(random))
+
+
+def batched(seed: int, count: int) -> Iterator[SelectionProblem]:
+    """`count` layers of those that are drawn, each in both modes: of B from 64 on, half in TF32, half in float32."""
+    random, precisions = Random(seed), ("tf32", "float32")
+    for number in range(count):
+        one = _fitting(random)
+        while one.batch < _MIN_BATCHED or one.precision != precisions[number % 2]:
+            one = _fitting(random)
+        yield from _in_both_modes(replace(one, set="batched"))
+
+
+def _in_both_modes(one: SelectionProblem) -> Iterator[SelectionProblem]:
+    return (replace(one, mode=mode) for mode in MODES)
+
+
+def _fitting(random: Random) -> SelectionProblem:
+    """A drawn problem that is not too large."""
+    one = _drawn(random)
+    while _flop(one) > _MAX_FLOP or one.steps * one.batch * one.hidden_size * one.layers * one.directions > _MAX_STATES:
         one = _drawn(random)
-        while _flop(one) > _MAX_FLOP or one.steps * one.batch * one.hidden_size * one.layers * one.directions > _MAX_STATES:
-            one = _drawn(random)
-        for mode in MODES:
-            yield SelectionProblem(**{**vars(one), "mode": mode})
+    return one
 
 
 def _drawn(random: Random) -> SelectionProblem:

@@ -721,7 +721,7 @@ def test_on_a_gpu_a_step_of_training_under_autocast() -> None:
     [
         ({}, torch.float64, r"got torch\.float64"),
         ({"proj_size": 2}, torch.float32, "expected proj_size 0, got 2"),
-        ({"hidden_size": 8192}, torch.float16, "H 8192 does not fit"),
+        ({"hidden_size": 12288}, torch.float16, "H 12288 does not fit"),
     ],
 )
 def test_on_a_gpu_torch_runs_what_the_kernels_do_not(options: dict[str, int], dtype: torch.dtype, reason: str) -> None:
@@ -732,7 +732,7 @@ def test_on_a_gpu_torch_runs_what_the_kernels_do_not(options: dict[str, int], dt
     with warnings.catch_warnings(record=True) as caught, torch.no_grad():
         assert_alike(module(x), [one.cpu() for one in tensors(reference(x))], torch.float16)
     assert not caught
-    assert reason.replace("\\", "") in module.notes()
+    assert re.search(reason, module.notes())
     with pytest.raises(ValueError, match=reason):
         pytest_ecornn.nn.LSTM(**made, backend="persistent_gpu")(x)
 

@@ -78,7 +78,38 @@ def test_what_a_gemm_a_step_beats_is_refused_with_both_times() -> None:
     found = select_config(ProblemSize("lstm", 4096, 256, ARITHMETICS[0]), H200)
     assert isinstance(found, str)
     assert found.startswith("H 4096 at B 256 is faster by a GEMM a step: W_hh does not fit on chip, and a step that streams ")
-    assert "\n" not in found
+
+
+@pytest.mark.parametrize(
+    ("cell", "hidden", "batch", "arithmetic", "is_backward"),
+    [
+        ("rnn_relu", 2560, 128, ARITHMETICS[1], False),
+        ("gru", 2560, 32, ARITHMETICS[0], False),
+        ("rnn_relu", 784, 940, ARITHMETICS[1], True),
+    ],
+)
+def test_a_grid_that_was_slower_than_cudnn_is_refused(
+    cell: str, hidden: int, batch: int, arithmetic: MathMode, is_backward: bool
+) -> None:
+    found = str(select_config(ProblemSize(cell, hidden, batch, arithmetic, is_backward), H200))
+    step = "a step backward" if is_backward else "a step"
+    assert found.startswith(f"H {hidden} at B {batch} is faster by a GEMM a step: {step} takes an estimated ")
+
+
+@pytest.mark.parametrize(
+    ("cell", "hidden", "batch", "arithmetic", "is_backward"),
+    [
+        ("rnn_relu", 2560, 64, ARITHMETICS[1], False),
+        ("gru", 1280, 256, ARITHMETICS[1], True),
+        ("lstm", 2048, 128, ARITHMETICS[0], True),
+    ],
+)
+def test_a_grid_that_was_faster_than_cudnn_is_taken(
+    cell: str, hidden: int, batch: int, arithmetic: MathMode, is_backward: bool
+) -> None:
+    found = select_config(ProblemSize(cell, hidden, batch, arithmetic, is_backward), H200)
+    assert not isinstance(found, str), found
+    assert found.is_grid
 
 
 # All blocks of a grid at once, on a CPU.

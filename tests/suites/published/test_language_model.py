@@ -30,11 +30,12 @@ from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import
 from pytest_ecornn.suites.published.language_model_parts.throughput import ArmRate, Configuration, Row
 from pytest_ecornn.suites.published.language_model_parts.training import ModelSizes, Training
 from tests.helpers.reporting.pictures import SVG, of_role
-from tests.helpers.requirements import needs_gpu
+from tests.helpers.requirements import HAS_BFLOAT16_LSTM, needs_bfloat16_lstm, needs_gpu
 from tests.helpers.studies import cells_of
 
 CPU = torch.device("cpu")
 CORPUS = words.zipf(50, 3000)
+LEARNT = "bfloat16" if HAS_BFLOAT16_LSTM else "float32"  # the precision of models that are trained
 
 
 def small(precision: str = "float32", dropout: float = 0.0) -> ModelSizes:
@@ -65,7 +66,7 @@ def test_batches_go_on_where_the_one_before_ended() -> None:
     assert batches[:, :, 1].tolist() == [[6, 7, 8, 9], [9, 10, 11, 0], [0, 1, 2, 3]]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=needs_bfloat16_lstm)])
 def test_layers_of_an_implementation_are_nn_lstm(dtype: str) -> None:
     sizes = LayerSizes(5, 4, 16, 2, 0.0, dtype, "ieee", "cpu")
     reference: Any = recurrent_layers.make_layer("nn.LSTM", sizes)
@@ -133,7 +134,7 @@ def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(losses, "STEPS", 20)
     monkeypatch.setattr(losses, "LAST", 5)
     for measure in (losses.measure_curves, losses.measure_seeds):
-        defaults = {"make": lambda corpus, dropout: [small("bfloat16", dropout)]}
+        defaults = {"make": lambda corpus, dropout: [small(LEARNT, dropout)]}
         monkeypatch.setattr(measure, "__kwdefaults__", measure.__kwdefaults__ | defaults)
     plan = language_model.make_plan([CORPUS], "cpu")
     plan.run(tmp_path, 300.0, ["words", "losses", "seeds"])
@@ -143,10 +144,10 @@ def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert float(line[6].split()[0]) > 0  # auto
     assert "- transposed_gpu, 3 rows, as 2 x 16, 50 words, float32, eager: ValueError: runs on a CUDA device" in text
     assert "no CUDA graphs on cpu" in text
-    curves = {one[1]: one[7] for one in cells_of(text, "2 x 16, bfloat16, pairs")}
+    curves = {one[1]: one[7] for one in cells_of(text, f"2 x 16, {LEARNT}, pairs")}
     assert curves["nn.LSTM"] == curves["auto"] == "yes"
     assert "sequential" not in curves  # the yardstick itself
-    assert {one[1]: one[4] for one in cells_of(text, "2 x 16, bfloat16, pairs, dropout 0.5")}["auto"] == "yes"
+    assert {one[1]: one[4] for one in cells_of(text, f"2 x 16, {LEARNT}, pairs, dropout 0.5")}["auto"] == "yes"
     ElementTree.parse(tmp_path / "words_per_s_50_eager.svg")
     before = json.loads((tmp_path / "language_model.json").read_text())
     plan.run(tmp_path / "again", 300.0, ["words"], tmp_path / "language_model.json")

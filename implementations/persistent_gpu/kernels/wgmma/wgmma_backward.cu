@@ -100,10 +100,11 @@ struct Group {
 
 // Rows are the units of the block's row, columns the gates of those of its column, block by block.
 __device__ inline AFragment load_a_fragment(const scalar_t* weight, const Group& group, int warp, int lane, int s, int i) {
-    const auto bits_at = [&](int row, int k) -> unsigned {
+    const auto bits_at = [&](int row, unsigned k) -> unsigned {
+        opaque(k);  // NVRTC 13.0 takes k % 32 / 8 of a number that is known to be odd for k
         const int to = group.grid_row() * GRID_COLS * UNITS + row, gate = k % OWN_GATES / UNITS;
         const int from = (k / OWN_GATES * GRID_COLS + group.grid_col()) * UNITS + k % UNITS;
-        const bool is_inside = row < GRID_COLS * UNITS && to < HIDDEN && k < GRID_ROWS * OWN_GATES && from < HIDDEN;
+        const bool is_inside = row < GRID_COLS * UNITS && to < HIDDEN && k < (unsigned)(GRID_ROWS * OWN_GATES) && from < HIDDEN;
         return is_inside ? raw_bits(weight[((index)gate * HIDDEN + from) * HIDDEN + to]) : 0;
     };
     return make_wgmma_fragment(warp, lane, s, i, [&](int row, int word) {
