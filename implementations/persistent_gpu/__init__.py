@@ -74,7 +74,7 @@ def _does_not_fit_reason(case: Case, device: torch.device) -> str | None:
         problem = ProblemSize(case.cell, case.hidden_size, case.batch, arithmetic, is_backward)
         found = select_config(problem, Device.of(device))
         if isinstance(found, str):
-            return f"{found}{' backward' * is_backward}"
+            return found
     return None
 
 

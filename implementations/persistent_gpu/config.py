@@ -29,7 +29,6 @@ class Form(Resources):
             "SMEM_FRAGMENTS": self.smem_fragments,
             "STREAM_STAGES": self.stream_stages,
             "STAGE_FRAGMENTS": self.stage_fragments,
-            "HALF_FRAGMENTS": self.half_fragments,
             "L2_FRAGMENTS": self.l2_fragments,
         }
         if self.is_grid:

@@ -24,24 +24,10 @@ class NTiledGridConfig(Form):
     """`n_tiles` count as one of `tiles`. sum_buffers: of a block's sums; 1 needs one more barrier.
 
     presplit_fragments: fragments of split float32 that are stored in two halves; the others are split anew in every step.
-    has_half_tile: the last M tile has at most 8 rows and is stored as a half.
     """
 
     sum_buffers: int = 2
     presplit_fragments: int = 0
-    has_half_tile: bool = False
-
-    @property
-    def half_fragments(self) -> int:
-        return ceil(self.k_tiles_per_warp / 2) * self.has_half_tile
-
-    @property
-    def m_tiles_per_pass(self) -> int:
-        return self.m_tiles_per_warp - self.has_half_tile
-
-    @property
-    def fragments(self) -> int:
-        return self.m_tiles_per_pass * self.all_slices
 
     @property
     def fragments_per_warp(self) -> int:

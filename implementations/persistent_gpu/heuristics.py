@@ -21,8 +21,10 @@ from pytest_ecornn.implementations.persistent_gpu.tiling import FRAGMENT_BYTES, 
 from pytest_ecornn.implementations.persistent_gpu.wgmma.heuristics import wgmma_configs
 
 _MAX_TILES = 4
-# Of a GEMM's time that a grid's step may be estimated at. Backward cuDNN takes longer than its GEMM, most of all with gates.
+# Of a GEMM's time that a step may be estimated at. On compute capability 9.0 backward cuDNN takes longer than its GEMM, most of
+# all with gates.
 _MAX_GEMM_SHARE, _MAX_BACKWARD_SHARE, _MAX_GATED_BACKWARD_SHARE = 1.05, 1.5, 2.2
+_MAX_UNMEASURED_SHARE = 1.2  # elsewhere
 _STREAM_BYTES = 80 * 1024  # in flight from the L2 cache at least, to use its bandwidth
 _GRID_UNITS, _ABREAST_UNITS = 4, 2  # of a block a multiple
 _MAX_N_TILES = 4
@@ -35,8 +37,7 @@ def select_config(problem: ProblemSize, device: Device, computes_inputs: bool = 
 
     computes_inputs: the same launch computes the input product, which blocks with all weights do not.
     """
-    found = [form for form in candidate_configs(problem, device) if form.half_fragments == 0]  # halves are no faster
-    found = [form for form in found if not (computes_inputs and isinstance(form, BlockConfig))]
+    found = [one for one in candidate_configs(problem, device) if not (computes_inputs and isinstance(one, BlockConfig))]
     if not found:
         return _does_not_fit_reason(problem, device)
 
@@ -69,29 +70,33 @@ def fits_both_directions(form: Form, device: Device) -> bool:
 
 
 def _slower_than_gemm_reason(form: Form, device: Device) -> str | None:
-    """Why a form that streams weights is not to be taken, or a grid on Hopper, where GEMMs were measured; or None."""
-    problem = form.problem
-    if not form.streamed_fragments and not (form.is_grid and device.largest_cluster > 1):
+    """Why a GEMM a step is estimated to be faster than the form, or None.
+
+    Asked of grids on compute capability 9.0, elsewhere of forms that stream weights.
+    """
+    problem, is_measured = form.problem, device.largest_cluster > 1
+    if not form.streamed_fragments and not (form.is_grid and is_measured):
         return None
     step_us, gemm_us = estimated_us_with_queueing(form, device), gemm_step_us(problem)
-    share = _MAX_GEMM_SHARE
-    if problem.is_backward:
-        share = _MAX_BACKWARD_SHARE if GATES[problem.cell] == 1 else _MAX_GATED_BACKWARD_SHARE
-    if step_us <= share * gemm_us:
+    if step_us <= (_max_gemm_share(problem) if is_measured else _MAX_UNMEASURED_SHARE) * gemm_us:
         return None
-    step = "a step"
+    step = "a step backward" if problem.is_backward else "a step"
     if form.streamed_fragments:
-        step = "W_hh does not fit on chip, and a step that streams the rest"
-    elif problem.is_backward:
-        step = "a step backward"
+        step = f"W_hh does not fit on chip, and {step} that streams the rest"
     return (
         f"H {problem.hidden} at B {problem.batch} is faster by a GEMM a step: {step} takes an estimated {step_us:.1f} us, by a "
         f"GEMM {gemm_us:.1f} us"
     )
 
 
+def _max_gemm_share(problem: ProblemSize) -> float:
+    if not problem.is_backward:
+        return _MAX_GEMM_SHARE
+    return _MAX_BACKWARD_SHARE if GATES[problem.cell] == 1 else _MAX_GATED_BACKWARD_SHARE
+
+
 def _does_not_fit_reason(problem: ProblemSize, device: Device) -> str:
-    sizes = f"H {problem.hidden} does not fit: "
+    sizes = f"H {problem.hidden} does not fit{' backward' * problem.is_backward}: "
     if device.largest_cluster > 1:
         return (
             f"{sizes}the states of {TILE} sequences must lie in the {device.shared_bytes} bytes of shared memory of each "

@@ -97,7 +97,7 @@ class Resources(Tiling):
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a block, as the kernels' SharedStorage has them."""
         slots = self.smem_fragments + self.stream_stages * self.stage_fragments
-        return self.non_weight_smem_bytes + FRAGMENT_BYTES * max(1, slots + self.half_fragments)
+        return self.non_weight_smem_bytes + FRAGMENT_BYTES * max(1, slots)
 
     @property
     def non_weight_smem_bytes(self) -> int:

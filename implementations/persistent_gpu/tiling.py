@@ -130,11 +130,6 @@ class Tiling:
         )
 
     @property
-    def half_fragments(self) -> int:
-        """Fragments in shared memory, of a last M tile that is a half, for two K tiles each; `fragments` do not count them."""
-        return 0
-
-    @property
     def stage_fragments(self) -> int:
         """Fragments of a warp that are streamed at once: in a cluster a pass."""
         return 1 if self.is_grid else self.m_tiles_per_pass

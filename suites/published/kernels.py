@@ -49,7 +49,7 @@ ROUNDS, _BLOCK_US = 7, 2500.0
 class KernelRow:
     """A problem's times in us (median, low, high) by backend. over_cudnn: above 1 where persistent_gpu is faster.
 
-    forms: kinds of its kernels, forward then backward. reason: why there is no ratio.
+    forms: kinds of a layer's kernels, forward then backward, were it alone and long. reason: why there is no ratio.
     """
 
     problem: SelectionProblem
@@ -75,8 +75,8 @@ class Report:
     @classmethod
     def read(cls, path: Path) -> Report:
         fields = json.loads(path.read_text())
-        if fields.pop("schema_version") != SCHEMA_VERSION:
-            raise ValueError(f"{path}: expected schema version {SCHEMA_VERSION}")
+        if (version := fields.pop("schema_version", None)) != SCHEMA_VERSION:
+            raise ValueError(f"{path}: expected schema version {SCHEMA_VERSION}, got {version}")
         report: Report = from_json(cls, fields)
         return report
 
@@ -128,7 +128,7 @@ def render(report: Report) -> str:
 def summary(rows: Sequence[KernelRow]) -> str:
     """A line for each set, precision and mode."""
     header = ["problems", "precision", "mode", "timed", "not run", "cuDNN over persistent_gpu, geometric mean", "lowest",
-              "1.0 or more", "surely below 1.0"]  # fmt: skip
+              "1.0 or more", "99 % below 1.0"]  # fmt: skip
     lines = []
     for name in SETS:
         for precision in PRECISIONS:
@@ -153,7 +153,7 @@ def _key(row: KernelRow) -> tuple[str, str, str]:
 def _section(name: str, rows: Sequence[KernelRow]) -> str:
     if not rows:
         return ""
-    header = ["problem", "mode", "cuDNN, us", "persistent_gpu, us", "ratio", "forms"]
+    header = ["problem", "mode", "cuDNN, us", "persistent_gpu, us", "ratio", "forms of a layer alone"]
     lines = [
         [escape(row.problem), row.problem.mode, *(significant(row.times_us[one][0]) for one in (BASELINE, OURS)),
          format_ratio(row.over_cudnn), escape(row.forms)]
@@ -164,23 +164,26 @@ def _section(name: str, rows: Sequence[KernelRow]) -> str:
     return document([*parts, "Not run:", "\n".join(missing)] if missing else parts).strip()
 
 
-def run(folder: Path, todo: Sequence[SelectionProblem], seconds: float, goes_on: bool) -> None:
-    """Measures until the time is over. Raises ValueError for a report of another GPU that it is to go on with."""
-    device, path = with_index("cuda"), folder / "kernels.json"
-    report = Report(machine.fingerprint(Path.cwd()))
-    if goes_on and path.exists():
+def report_to_go_on_with(path: Path, found: dict[str, Any]) -> Report:
+    """A report of this machine with the rows of the one at `path`, if it is there. Raises ValueError for another GPU's."""
+    report = Report(found)
+    if path.exists():
         before = Report.read(path)
-        if before.machine["gpu"] != report.machine["gpu"]:
-            raise ValueError(f"{path}: expected a report of {report.machine['gpu']}, got one of {before.machine['gpu']}")
+        if before.machine["gpu"] != found["gpu"]:
+            raise ValueError(f"{path}: expected a report of {found['gpu']}, got one of {before.machine['gpu']}")
         report.rows, report.seconds = before.rows, before.seconds
+    return report
+
+
+def run(report: Report, folder: Path, todo: Sequence[SelectionProblem], seconds: float) -> None:
+    """Measures what the report lacks, until the time is over."""
+    device, start, before_s = with_index("cuda"), time.monotonic(), report.seconds
     done = {row.problem for row in report.rows if row.over_cudnn}
-    report.rows = [row for row in report.rows if row.over_cudnn]
-    start, before_s = time.monotonic(), report.seconds
     for problem in todo:
         if problem in done or time.monotonic() - start > seconds:
             continue
         row = measure(problem, device)
-        report.rows.append(row)
+        report.rows = [*(one for one in report.rows if one.problem != problem), row]
         report.seconds = before_s + time.monotonic() - start
         report.write(folder)
         ratio = format_ratio(row.over_cudnn) if row.over_cudnn else row.reason
@@ -195,11 +198,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=500.0, help="after which no further problem is begun")
     parser.add_argument("--continue", dest="goes_on", action="store_true", help="keep the rows of the report in FOLDER")
     given = parser.parse_args(arguments)
-    todo = selected(given.sets, given.precisions)
+    todo, found = selected(given.sets, given.precisions), machine.fingerprint(Path.cwd())
     try:
-        return exit_code(parser.prog, lambda: run(given.output, todo, given.seconds, given.goes_on))
+        report = report_to_go_on_with(given.output / "kernels.json", found) if given.goes_on else Report(found)
     except ValueError as error:
         parser.error(str(error))
+    return exit_code(parser.prog, lambda: run(report, given.output, todo, given.seconds))
 
 
 if __name__ == "__main__":

@@ -18,5 +18,5 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA de
 needs_hopper = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != HOPPER, reason="no Hopper GPU on this machine"
 )
-HAS_BFLOAT16_LSTM = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # torch.nn.LSTM on a CPU
+HAS_BFLOAT16_LSTM = torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # on a CPU
 needs_bfloat16_lstm = pytest.mark.skipif(not HAS_BFLOAT16_LSTM, reason="torch.nn.LSTM needs AVX-512 for bfloat16")

@@ -147,7 +147,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(cons
     Weights weights(shared.weight_storage, values.weight_stream, first.first_unit / UNITS, [&](int pass, int i) {
         return load_resident_fragment(values.weight_hh, first, k_tile_of_pass(pass) * M_TILES_PER_PASS + i);
     });
-    if (HAS_HALF_TILE) load_half_fragments(weights, values.weight_hh, first);
     __syncthreads();
     if (!run_steps(shared, values, weights)) {
         const Thread thread = thread_coords(values.batch);

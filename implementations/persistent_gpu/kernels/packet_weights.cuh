@@ -40,11 +40,8 @@ struct PacketConfig {
     }
 };
 typedef ThreadCoords<PacketConfig> Thread;
-// A last M tile of at most 8 rows may be a half: two K tiles' halves are one of HALF_FRAGMENTS fragments, which stay in shared
-// memory and are in no pass. PRESPLIT_FRAGMENTS of FRAGMENTS fragments take the place of two.
-constexpr bool HAS_HALF_TILE = HALF_FRAGMENTS > 0;
-static_assert(M_TILES_PER_PASS == M_TILES_PER_WARP - HAS_HALF_TILE, "a pass has all whole M tiles");
-static_assert(!HAS_HALF_TILE || M_TILES_PER_PASS * 16 + 8 >= GATES * UNITS && HALF_FRAGMENTS * 2 >= K_TILES_PER_WARP, "halves");
+// PRESPLIT_FRAGMENTS of FRAGMENTS fragments take the place of two.
+static_assert(M_TILES_PER_PASS == M_TILES_PER_WARP, "a pass has all M tiles");
 constexpr int FRAGMENTS = M_TILES_PER_PASS * K_TILES_PER_WARP;
 typedef ResidentWeights<FRAGMENTS + PRESPLIT_FRAGMENTS, (REG_FRAGMENTS < 4 ? REG_FRAGMENTS : 4)> Weights;
 
@@ -117,28 +114,9 @@ __device__ inline SplitAFragment resident_split_fragment(const Weights& weights,
 #endif
     return split_a_fragment(weights.at(fragment));
 }
-// The halves of K tiles 2 i and 2 i + 1: a row's words of the second are in the place of those of the row 8 below.
-__device__ inline uint4* half_fragments_ptr(Weights& weights, int i) {
-    return weights.smem.fragments[WeightStorage::SMEM_SLOTS - HALF_FRAGMENTS + i][0];
-}
-__device__ inline void load_half_fragments(Weights& weights, const scalar_t* weight, const Thread& thread) {
-#pragma unroll 1
-    for (int i = 0; i < HALF_FRAGMENTS; i++) {
-        const AFragment even = load_a_fragment_packet_order(weight, thread, 2 * i, M_TILES_PER_PASS);
-        const AFragment odd = load_a_fragment_packet_order(weight, thread, 2 * i + 1, M_TILES_PER_PASS);
-        Weights::set(half_fragments_ptr(weights, i), {{even.left.x, odd.left.x, even.left.z, odd.left.z},
-                                                      {even.right.x, odd.right.x, even.right.z, odd.right.z}});
-    }
-}
-__device__ inline AFragment half_fragment(Weights& weights, int k_tile) {
-    const AFragment both = Weights::get(half_fragments_ptr(weights, k_tile / 2));
-    if (k_tile % 2 == 0) return {{both.left.x, 0, both.left.z, 0}, {both.right.x, 0, both.right.z, 0}};
-    return {{both.left.y, 0, both.left.w, 0}, {both.right.y, 0, both.right.w, 0}};
-}
 
 // The i-th fragment of a K tile, of those that are streamed in order. IN_REGISTERS: one that is not streamed may be there.
 template <bool IN_REGISTERS> __device__ inline SplitAFragment split_fragment(Weights& weights, int k_tile, int i) {
-    if (i == M_TILES_PER_PASS) return split_a_fragment(half_fragment(weights, k_tile));
     if (STREAMED_K_TILES == 0) return resident_split_fragment(weights, k_tile * M_TILES_PER_PASS + i);
     if (is_streamed(k_tile)) return split_a_fragment(weights.streamed_fragment(i));
     const int fragment = resident_pass(k_tile) * M_TILES_PER_PASS + i;

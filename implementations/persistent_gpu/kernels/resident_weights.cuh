@@ -15,9 +15,9 @@
 #include "ecornn/ptx/cp_async.cuh"
 #include "warp_mma.cuh"
 
-// A block's fragments that stay in shared memory, then the stages of those that are streamed, then halves (packet_weights.cuh).
+// A block's fragments that stay in shared memory, then the stages of those that are streamed.
 struct WeightStorage {
-    static constexpr int SMEM_SLOTS = SMEM_FRAGMENTS + STREAM_STAGES * STAGE_FRAGMENTS + HALF_FRAGMENTS;
+    static constexpr int SMEM_SLOTS = SMEM_FRAGMENTS + STREAM_STAGES * STAGE_FRAGMENTS;
     uint4 fragments[SMEM_SLOTS > 0 ? SMEM_SLOTS : 1][2][THREADS];
 };
 

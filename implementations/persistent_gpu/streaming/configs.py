@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import ceil
 from typing import TypeVar
 
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, ProblemSize
+from pytest_ecornn.implementations._common.recurrent_problem import Device, ProblemSize
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.tiling import FRAGMENT_BYTES, PACKETS_IN_FLIGHT, TILE, WARPS
@@ -54,8 +54,6 @@ def _forward_configs(problem: ProblemSize, device: Device, units: int, blocks: i
             if _is_slow_tf32(several):
                 continue
             yield from with_streamed_weights(several, device)
-            if GATES[problem.cell] * units > 16 and 1 <= GATES[problem.cell] * units % 16 <= 8:
-                yield from with_streamed_weights(replace(several, has_half_tile=True), device)
 
 
 def _is_slow_tf32(form: NTiledGridConfig) -> bool:
@@ -83,7 +81,7 @@ def with_streamed_weights(form: F, device: Device) -> Iterator[F]:
     What is left of shared memory are further stages.
     """
     each, fragments = form.m_tiles_per_pass, form.fragments_per_warp
-    room = (device.shared_bytes - form.non_weight_smem_bytes) // FRAGMENT_BYTES - _STAGES - form.half_fragments
+    room = (device.shared_bytes - form.non_weight_smem_bytes) // FRAGMENT_BYTES - _STAGES
     most = max(1, form.max_reg_fragments)
     resident = (most + room) // each * each
     reg_fragments = min(most, resident)

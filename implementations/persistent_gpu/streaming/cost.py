@@ -1,4 +1,4 @@
-"""What weights that do not fit on chip take a step, and what a GEMM a step takes, which a form that streams them must beat."""
+"""What weights that do not fit on chip take a step, and what a GEMM a step takes, which grids must beat."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _EXCHANGE_US = 2.0  # while blocks exchange states nothing but stages is read
 _HIDDEN_PRODUCT = 0.4  # of a product's time that weights arrive in
 
 _GEMM_LAUNCH_US = 4.0
-# By the bytes of an element; of TF32 `_TF32_*`.
+# By the bytes of an element; 4: IEEE float32.
 _GEMM_BYTES_PER_US = {2: 2.9e6, 4: 2.5e6}
 _GEMM_PRODUCTS_PER_US = {2: 75e6, 4: 6e6}
-_TF32_PRODUCTS_PER_US, _TF32_IDLE_ROWS = 60e6, 100  # sequences that weights alone take as long as
+_TF32_PRODUCTS_PER_US = 60e6
+_TF32_IDLE_ROWS = 100  # sequences whose products take as long as reading W_hh
 _UNALIGNED = 2.0  # where rows are no multiple of 16 bytes
 
 

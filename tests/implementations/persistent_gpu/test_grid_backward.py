@@ -68,8 +68,8 @@ def test_a_cluster_is_taken_while_its_weights_find_room(hidden: int, arithmetic:
 
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
     assert select_config(ProblemSize("lstm", 12288, 8, ARITHMETICS[2], is_backward=True), A100) == (
-        "H 12288 does not fit: a part of W_hh of 4 x 12288 x 12288 elements of 4 bytes and the gradients of 8 sequences must "
-        "lie in the registers and the 166912 bytes of shared memory of each of 108 multiprocessors"
+        "H 12288 does not fit backward: a part of W_hh of 4 x 12288 x 12288 elements of 4 bytes and the gradients of 8 "
+        "sequences must lie in the registers and the 166912 bytes of shared memory of each of 108 multiprocessors"
     )
 
 

@@ -100,7 +100,7 @@ def test_a_grid_that_was_slower_than_cudnn_is_refused(
     ("cell", "hidden", "batch", "arithmetic", "is_backward"),
     [
         ("rnn_relu", 2560, 64, ARITHMETICS[1], False),
-        ("gru", 1280, 256, ARITHMETICS[1], True),
+        ("gru", 2048, 32, ARITHMETICS[0], True),
         ("lstm", 2048, 128, ARITHMETICS[0], True),
     ],
 )
@@ -110,6 +110,18 @@ def test_a_grid_that_was_faster_than_cudnn_is_taken(
     found = select_config(ProblemSize(cell, hidden, batch, arithmetic, is_backward), H200)
     assert not isinstance(found, str), found
     assert found.is_grid
+
+
+def test_without_clusters_grids_of_resident_weights_are_taken() -> None:
+    problem = ProblemSize("rnn_relu", 784, 940, ARITHMETICS[1])
+    assert isinstance(select_config(problem, H200), str)
+    assert isinstance(select_config(problem, A100), Form)
+
+
+def test_a_gemm_of_unaligned_rows_takes_twice_as_long_but_in_float32() -> None:
+    for arithmetic, factor in zip(ARITHMETICS, (2, 2, 1), strict=True):
+        even, odd = (gemm_step_us(ProblemSize("gru", hidden, 64, arithmetic)) for hidden in (2048, 2049))
+        assert (odd - 4) / (even - 4) == pytest.approx(factor, rel=0.01)
 
 
 # All blocks of a grid at once, on a CPU.
@@ -196,9 +208,6 @@ def test_the_forward_kernel_passes_the_rule(
         ("gru", FLOAT16, {"units": 50, "n_tiles": 3}, {"batch": 19, "hidden_size": 700}),
         ("gru", FLOAT32, {"units": 36, "n_tiles": 2, "sum_buffers": 1}, {"batch": 13, "bidirectional": True}),
         ("lstm", TF32, {"units": 36}, {"hidden_size": 577, "batch": 3, "steps": 9, "ragged": True}),
-        ("gru", FLOAT16, {"units": 22, "has_half_tile": True}, {"batch": 3}),
-        ("lstm", FLOAT32, {"units": 18, "n_tiles": 2, "has_half_tile": True}, {"batch": 13, "hidden_size": 210}),
-        ("rnn_relu", TF32, {"units": 40, "n_tiles": 3, "has_half_tile": True}, {"batch": 21}),
         ("rnn_tanh", BFLOAT16, {"units": 66}, {"hidden_size": 1500, "batch": 5, "steps": 3}),
     ],
 )
@@ -284,24 +293,6 @@ def test_faults_of_tiles_that_are_multiplied_as_one_are_seen(
     made[True] = lambda problem: backward_form(problem, (1, 1, 3), 12, 8, 1, tiles=2, n_tiles=2)
     case = small("gru", steps=4, hidden_size=96, batch=14, dtype="float16", mode="training", has_state=True)
     expect_seen(case, monkeypatch, *FAULTS_OF_SEVERAL_TILES[fault])
-
-
-FAULTS_OF_HALVES = {
-    "another K tile's": ("weights, k_tile / 2)", "weights, 0)"),
-    "the other half": ("if (k_tile % 2 == 0)", "if (k_tile % 2 == 1)"),
-    "in the place of the row 8 below": ("return {{both.left.y, 0, both.left.w, 0}", "return {{0, both.left.y, 0, both.left.w}"),
-}
-
-
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
-@pytest.mark.parametrize("fault", FAULTS_OF_HALVES)
-def test_faults_of_an_m_tile_that_is_a_half_are_seen(
-    fault: str, made: dict[bool, MakeForm], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made[False] = lambda problem: ntiled_form(problem, (1, 0, 1), 18, has_half_tile=True)
-    case = small("lstm", hidden_size=450, batch=5, dtype="float16", mode="inference", has_state=True)
-    expect_seen(case, monkeypatch, "packet_weights.cuh", *FAULTS_OF_HALVES[fault])
 
 
 @needs_compiler

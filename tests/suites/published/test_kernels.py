@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pytest_ecornn.suites.published import kernels
 from pytest_ecornn.suites.published.kernels import BASELINE, OURS, KernelRow, Report
 from pytest_ecornn.suites.published.selection_parts import problems
 from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
+from tests.helpers.requirements import needs_hopper
 
 PROBLEM = SelectionProblem("batched", "lstm", 1, 8, 16, 64, 5, 1, "tf32", "inference")
 MACHINE = {"gpu": "a GPU"}
@@ -62,17 +64,43 @@ def test_a_run_goes_on_and_measures_anew_what_did_not_run(tmp_path: Path, monkey
         asked.append(problem)
         return KernelRow(problem, reason="no memory") if problem == todo[1] and len(asked) < 3 else row(2.0, problem)
 
+    def run(some: list[SelectionProblem], seconds: float = 60.0) -> list[bool]:
+        report = kernels.report_to_go_on_with(path, MACHINE)
+        kernels.run(report, tmp_path, some, seconds)
+        return [one.over_cudnn is not None for one in Report.read(path).rows]
+
+    path = tmp_path / "kernels.json"
     monkeypatch.setattr(kernels, "measure", measure)
     monkeypatch.setattr(kernels, "with_index", lambda name: torch.device("cpu"))
     monkeypatch.setattr(kernels.machine, "gpu_summary", lambda found: str(found["gpu"]))
-    monkeypatch.setattr(kernels.machine, "fingerprint", lambda folder: MACHINE)
-    kernels.run(tmp_path, todo[:2], 60.0, False)
-    kernels.run(tmp_path, todo, 60.0, True)
+    assert run(todo[:2]) == [True, False]
+    assert run(todo[:1]) == run(todo, seconds=-1.0) == [True, False]  # what is not measured again stays
+    assert run(todo) == [True, True, True]
     assert asked == [todo[0], todo[1], todo[1], todo[2]]
-    assert [one.over_cudnn is not None for one in Report.read(tmp_path / "kernels.json").rows] == [True] * 3
-    monkeypatch.setattr(kernels.machine, "fingerprint", lambda folder: {"gpu": "another"})
+
+
+def test_a_report_of_another_gpu_or_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kernels.machine, "gpu_summary", lambda found: str(found["gpu"]))
+    Report(MACHINE).write(tmp_path)
+    path = tmp_path / "kernels.json"
     with pytest.raises(ValueError, match="expected a report of another, got one of a GPU"):
-        kernels.run(tmp_path, todo, 60.0, True)
+        kernels.report_to_go_on_with(path, {"gpu": "another"})
+    path.write_text("{}")
+    with pytest.raises(SystemExit, match="2"):
+        kernels.main(["--output", str(tmp_path), "--continue"])
+    assert "expected schema version 1, got None" in capsys.readouterr().err
+
+
+@needs_hopper
+def test_on_a_gpu_a_problem_has_a_ratio_or_the_reason() -> None:
+    measured = kernels.measure(PROBLEM, torch.device("cuda", 0))
+    assert measured.over_cudnn is not None, measured.reason
+    assert measured.over_cudnn.ratio > 0
+    assert measured.forms
+    refused = kernels.measure(replace(PROBLEM, hidden_size=12288), torch.device("cuda", 0))
+    assert refused.reason.startswith("ValueError: H 12288 ")
 
 
 def test_without_a_device_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

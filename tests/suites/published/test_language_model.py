@@ -35,7 +35,7 @@ from tests.helpers.studies import cells_of
 
 CPU = torch.device("cpu")
 CORPUS = words.zipf(50, 3000)
-LEARNT = "bfloat16" if HAS_BFLOAT16_LSTM else "float32"  # the precision of models that are trained
+TRAINED_DTYPE = "bfloat16" if HAS_BFLOAT16_LSTM else "float32"  # the precision of models that are trained
 
 
 def small(precision: str = "float32", dropout: float = 0.0) -> ModelSizes:
@@ -134,7 +134,7 @@ def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(losses, "STEPS", 20)
     monkeypatch.setattr(losses, "LAST", 5)
     for measure in (losses.measure_curves, losses.measure_seeds):
-        defaults = {"make": lambda corpus, dropout: [small(LEARNT, dropout)]}
+        defaults = {"make": lambda corpus, dropout: [small(TRAINED_DTYPE, dropout)]}
         monkeypatch.setattr(measure, "__kwdefaults__", measure.__kwdefaults__ | defaults)
     plan = language_model.make_plan([CORPUS], "cpu")
     plan.run(tmp_path, 300.0, ["words", "losses", "seeds"])
@@ -144,10 +144,10 @@ def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert float(line[6].split()[0]) > 0  # auto
     assert "- transposed_gpu, 3 rows, as 2 x 16, 50 words, float32, eager: ValueError: runs on a CUDA device" in text
     assert "no CUDA graphs on cpu" in text
-    curves = {one[1]: one[7] for one in cells_of(text, f"2 x 16, {LEARNT}, pairs")}
+    curves = {one[1]: one[7] for one in cells_of(text, f"2 x 16, {TRAINED_DTYPE}, pairs")}
     assert curves["nn.LSTM"] == curves["auto"] == "yes"
     assert "sequential" not in curves  # the yardstick itself
-    assert {one[1]: one[4] for one in cells_of(text, f"2 x 16, {LEARNT}, pairs, dropout 0.5")}["auto"] == "yes"
+    assert {one[1]: one[4] for one in cells_of(text, f"2 x 16, {TRAINED_DTYPE}, pairs, dropout 0.5")}["auto"] == "yes"
     ElementTree.parse(tmp_path / "words_per_s_50_eager.svg")
     before = json.loads((tmp_path / "language_model.json").read_text())
     plan.run(tmp_path / "again", 300.0, ["words"], tmp_path / "language_model.json")
