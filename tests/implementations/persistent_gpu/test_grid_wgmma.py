@@ -215,7 +215,7 @@ def test_faults_of_the_handoff_backward_are_seen(
 @needs_hopper
 @pytest.mark.parametrize("hidden", [112, 128, 256])
 def test_on_a_gpu_16_bit_weights_of_8_units_are_right_backward(hidden: int) -> None:
-    """NVRTC 13.0 read beyond W_hh there."""
+    """Repeats what NVRTC 13.0 miscompiled: the kernel read beyond W_hh."""
     case = Case.parse(f"lstm-T6-B220-I40-H{hidden}-float16-cuda-ragged-state-training")
     problem = ProblemSize("lstm", hidden, case.batch, MathMode.of("float16", "ieee"), is_backward=True)
     forms = [form for form in candidate_configs(problem, H200) if isinstance(form, WgmmaConfig) and form.units == 8]

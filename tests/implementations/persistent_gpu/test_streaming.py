@@ -78,6 +78,7 @@ def test_what_a_gemm_a_step_beats_is_refused_with_both_times() -> None:
     found = select_config(ProblemSize("lstm", 4096, 256, ARITHMETICS[0]), H200)
     assert isinstance(found, str)
     assert found.startswith("H 4096 at B 256 is faster by a GEMM a step: W_hh does not fit on chip, and a step that streams ")
+    assert "\n" not in found
 
 
 @pytest.mark.parametrize(
