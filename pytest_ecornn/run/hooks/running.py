@@ -34,6 +34,7 @@ from pytest_ecornn.run.options.suite_selection import select_suites
 from pytest_ecornn.run.processes.dead_workers import ignore_closed_channel
 from pytest_ecornn.run.processes.gpu_workers import GpuWorkers
 from pytest_ecornn.run.processes.process import worker_input
+from pytest_ecornn.run.processes.worker_threads import WorkerThreads
 from pytest_ecornn.run.session import RunSession
 from pytest_ecornn.system import interruption, machine, user_folder
 from pytest_ecornn.system.file_locks import LockError
@@ -61,8 +62,7 @@ class RunPlugin:
         self._gate: RegressionGate | None = None
         self._compared: RegressionReport | None = None
         self._at_sigterm: Any = None
-        if not is_bench:  # what is timed has all cores, one row at a time
-            machine.limit_threads_per_worker(config, self.session.share.count if self.session.share else 1)
+        config.pluginmanager.register(WorkerThreads(config, self.session.share), "ecornn-worker-threads")
         user_folder.redirect_plugins(config, Path(self.session.shared_folder))
         self._collection = Collection(config, self.session, self._set_total)
         config.pluginmanager.register(Grouping(), "ecornn-grouping")
