@@ -19,7 +19,7 @@ from pytest_ecornn.measurement.kept import tensors
 from pytest_ecornn.measurement.measurement import Arm, gc_disabled
 from pytest_ecornn.measurement.replay import Graph, GraphArm
 from pytest_ecornn.system.graphs import GraphCapture, NotCaptured
-from pytest_ecornn.verification.calls import Call
+from pytest_ecornn.verification.calls import Call, tree_map_tensors
 
 MAX_CALL_SECONDS = 0.2  # as called; beyond, a graph would have too many kernels
 CAPTURE_SECONDS = 2.0  # of an arm
@@ -57,11 +57,14 @@ class ArmCapture:
         self._seconds += time.perf_counter() - start
 
     def _call(self, make: Callable[[Callable[[], Any]], Any]) -> tuple[Call, Any]:
-        """A call at addresses of its own, and what `make` makes of it."""
+        """A call at addresses of its own, and what `make` makes of it.
+
+        Its history is dropped. It would tie the weights to the capture's stream, for later calls on another.
+        """
         candidate = self.arm.candidate
         call = Call(self.arm.pool.copied_problem(candidate.weights))
         with torch.set_grad_enabled(candidate.case.training):
-            return call, make(partial(call.forward_backward, candidate.layer))
+            return call, tree_map_tensors(torch.Tensor.detach, make(partial(call.forward_backward, candidate.layer)))
 
     def captured(self) -> GraphArm:
         """The arm of its graphs."""

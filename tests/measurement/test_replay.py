@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -13,6 +15,7 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.measurement import capture
 from pytest_ecornn.measurement.capture import graph_arms, graph_count
+from pytest_ecornn.measurement.kept import tensors
 from pytest_ecornn.measurement.measurement import MIN_ROUNDS, Arm, measure
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import Graph, GraphArm
@@ -124,6 +127,29 @@ def test_a_call_too_long_for_a_graph_leaves_the_column_empty_with_a_reason() -> 
     candidate, pool = built(CASES[0])
     slow = Arm(candidate, pool, seconds=0.31)
     assert graph_arms([slow, slow]) == ([], ["no device-only time of sequential: a call takes 0.31 s, over 0.2 s"])
+
+
+class EagerCapture:
+    """`GraphCapture` that runs the call instead."""
+
+    def __init__(self, device: str):
+        pass
+
+    def warm_up(self, call: Callable[[], Any]) -> Any:
+        return call()
+
+    def capture(self, call: Callable[[], Any]) -> tuple[Any, Any]:
+        return SimpleNamespace(replay=call), call()
+
+
+def test_captured_results_have_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "GraphCapture", EagerCapture)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=2**20))
+    candidate, pool = built(CASES[1])
+    arms, _ = graph_arms([Arm(candidate, pool)])
+    results = [one for graph in arms[0].graphs for one in tensors(graph.result)]
+    assert len(results) > len(arms[0].graphs)
+    assert not any(one.requires_grad for one in results)
 
 
 class FakeCapture:
