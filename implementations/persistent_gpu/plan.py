@@ -69,6 +69,12 @@ class RNNShape:
         return GATES[self.how.cell] * self.hidden
 
     @cached_property
+    def most_weights(self) -> int:
+        """Elements of weight_ih and weight_hh of the track that has most."""
+        inner = self.output[2] if self.pseudo_layers > self.directions else 0
+        return self.wide * (self.hidden + max(self.inputs, inner))
+
+    @cached_property
     def shape(self) -> Shape:
         return Shape(self.how.cell, self.steps, self.batch, self.hidden, self.batch_first)
 
@@ -176,7 +182,9 @@ class ExecutionPlan:
     @cached_property
     def is_single_step(self) -> bool:
         """Whether the kernel for one step runs, which computes the input product too."""
-        return is_applicable(self.stack.steps, self.stack.batch) and not self.kind.saves_for_backward
+        stack = self.stack
+        weight_bytes = stack.most_weights * self.kind.dtype.itemsize
+        return is_applicable(stack.steps, stack.batch, weight_bytes) and not self.kind.saves_for_backward
 
     @cached_property
     def output(self) -> EmptyFactory:

@@ -20,7 +20,8 @@ from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, status_of
 
-MAX_SEQUENCES = 16
+MAX_SEQUENCES, MAX_SEQUENCES_OF_SMALL = 16, 32  # of any layer, and of one of at most _SMALL_BYTES
+_SMALL_BYTES = 2**23  # of a layer's weights: so few are read for each 8 sequences from the L2 in less than a GEMM's launch
 _SOURCE = Path(__file__).parent / "kernels" / "single_step_forward.cu"
 _TILE, _WARPS, _ROWS, _MOST_ROW_TILES = 8, 8, 16, 4  # sequences; rows of the tensor cores, that a block has at most
 _MOST_WIDE = 16  # bytes that are read at once
@@ -29,9 +30,13 @@ _ADDRESSES = (  # the first fields of the kernel's Params
 )  # fmt: skip
 
 
-def is_applicable(steps: int, batch: int) -> bool:
-    """Whether this kernel runs a layer of those sizes that needs no gradients and has an input product to compute."""
-    return steps == 1 and batch <= MAX_SEQUENCES
+def is_applicable(steps: int, batch: int, weight_bytes: int) -> bool:
+    """Whether this kernel runs a layer of those sizes that needs no gradients and has an input product to compute.
+
+    weight_bytes: of the layer with most weights.
+    """
+    most = MAX_SEQUENCES_OF_SMALL if weight_bytes <= _SMALL_BYTES else MAX_SEQUENCES
+    return steps == 1 and batch <= most
 
 
 class SingleStepConfig(NamedTuple):

@@ -1,4 +1,4 @@
-"""persistent_gpu alone beside cuDNN, replayed from CUDA graphs: DeepBench's problems, and drawn ones of many sequences.
+"""persistent_gpu alone beside cuDNN, replayed from CUDA graphs: DeepBench's problems, and others of many sequences.
 
 `python -m pytest_ecornn.suites.published.kernels --output FOLDER` writes FOLDER/kernels.md and FOLDER/kernels.json, anew after
 every problem. With `--continue` a further run measures what the report lacks. Nothing chooses here: what persistent_gpu refuses
@@ -38,7 +38,11 @@ from pytest_ecornn.suites.published.selection_parts.problems import MODES, Selec
 from pytest_ecornn.system import machine
 
 SCHEMA_VERSION = 1
-SETS = {"deepbench": "DeepBench's problems up to T 750", "batched": "Drawn problems of B from 64 on"}
+SETS = {
+    "deepbench": "DeepBench's problems up to T 750",
+    "batched": "Drawn problems of B from 64 on",
+    "lost_before": "Problems that cuDNN once ran faster",
+}
 PRECISIONS = ("float16", "tf32", "float32")
 OURS = "persistent_gpu"
 SEED, COUNT = 1, 60
@@ -85,9 +89,10 @@ def selected(sets: Sequence[str], precisions: Sequence[str]) -> list[SelectionPr
     """All problems of the sets, in these precisions."""
     makers: dict[str, Callable[[], Iterable[SelectionProblem]]] = {
         "deepbench": lambda: problems.deepbench(precisions),
-        "batched": lambda: (one for one in problems.batched(SEED, COUNT) if one.precision in precisions),
+        "batched": lambda: problems.batched(SEED, COUNT),
+        "lost_before": problems.lost_before,
     }
-    return [problem for name in sets for problem in makers[name]()]
+    return [problem for name in sets for problem in makers[name]() if problem.precision in precisions]
 
 
 def measure(problem: SelectionProblem, device: torch.device, rounds: int = ROUNDS) -> KernelRow:

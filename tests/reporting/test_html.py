@@ -18,7 +18,7 @@ import pytest
 from pytest_ecornn.reporting import html, unproven
 from pytest_ecornn.reporting.html import curves, rooflines
 from pytest_ecornn.results.rows import Row
-from tests.helpers.reporting_samples import CASES, HOSTILE, many_rows, row, sample_rows, sample_run, timing
+from tests.helpers.reporting_samples import CASES, HOSTILE, drawn, many_rows, row, sample_rows, sample_run, timing
 
 LIBRARY = Path(html.__file__).parent / "vendor/uplot"
 SCRIPTS = 7  # data, numbers, the library, three that draw by it, and the page's own
@@ -57,6 +57,13 @@ def render(rows: list[Row]) -> str:
 def data_of(text: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(Page(text).raw["script"][0])
     return found
+
+
+def test_a_run_that_timed_nothing_counts_what_it_verified() -> None:
+    text = render([drawn("sequential", "lstm"), drawn("scan_cpu", "mingru"), row("scan_gpu", CASES[0], status="skipped")])
+    assert "<h1>Recurrent layers, verified</h1>" in text
+    assert '<p class="lead">2 implementations on 2 cases, ' in text
+    assert "with a float64 reference; nothing was timed." in text
 
 
 def test_each_timed_row_has_a_cell_that_leads_to_its_figures() -> None:

@@ -25,6 +25,7 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
     """Returns the page. Everything that comes from rows or the run is escaped."""
     summary = answers(rows, unproven)
     timed = [row for row in rows if row.kind == "benchmark" and row.status != "skipped"]
+    headline = timed or [row for row in rows if row.status != "skipped"]
     counts = [answer_table.counts_line(summary)] if summary else []
     drawn, omitted = curves.of_rows(timed, unproven)
     roofs = rooflines.of_rows(timed, unproven, run.ceilings)
@@ -36,8 +37,9 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
         run=run,
         machine=run.machine_name,
         duration=formatting.duration(run.seconds * 1e6),
-        implementations=formatting.count(len(standing.implementations(timed)), "implementation"),
-        cases=formatting.count(len(standing.cases(timed)), "case"),
+        implementations=formatting.count(len(standing.implementations(headline)), "implementation"),
+        cases=formatting.count(len(standing.cases(headline)), "case"),
+        is_timed=bool(timed),
         counts=counts,
         certainty=[*summary_lines(rows, unproven), *(certainty_lines(run.settings) if summary else [])],
         score=run.score.one_line() if run.score else "",

@@ -86,6 +86,14 @@ def batched(seed: int, count: int) -> Iterator[SelectionProblem]:
         yield from _in_both_modes(replace(one, set="batched"))
 
 
+def lost_before() -> Iterator[SelectionProblem]:
+    """Layers of many sequences that cuDNN once ran faster than persistent_gpu, each in both modes. I = H."""
+    for cell, hidden, batch, steps, precision in (("lstm", 72, 100, 50, "float32"), ("gru", 1280, 256, 128, "tf32")):
+        yield from _in_both_modes(
+            SelectionProblem("lost_before", cell, 1, hidden, hidden, batch, steps, 1, precision, "inference")
+        )
+
+
 def _in_both_modes(one: SelectionProblem) -> Iterator[SelectionProblem]:
     return (replace(one, mode=mode) for mode in MODES)
 
