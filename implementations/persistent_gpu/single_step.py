@@ -20,8 +20,11 @@ from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, status_of
 
-MAX_SEQUENCES, MAX_SEQUENCES_OF_SMALL = 16, 32  # of any layer, and of one of at most _SMALL_BYTES
-_SMALL_BYTES = 2**23  # of a layer's weights: so few are read for each 8 sequences from the L2 in less than a GEMM's launch
+MAX_SEQUENCES = 16  # of any layer
+# Of a layer with at most so many bytes of weights, and of one that reads so many in all, once for each 8 sequences. Two GEMMs
+# and a step by another kernel took longer than that, as far as was measured.
+_MAX_SEQUENCES_OF_SMALL, _MAX_SEQUENCES_OF_FEW_READS = 32, 128
+_MOST_BYTES = 2**26
 _SOURCE = Path(__file__).parent / "kernels" / "single_step_forward.cu"
 _TILE, _WARPS, _ROWS, _MOST_ROW_TILES = 8, 8, 16, 4  # sequences; rows of the tensor cores, that a block has at most
 _MOST_WIDE = 16  # bytes that are read at once
@@ -35,7 +38,10 @@ def is_applicable(steps: int, batch: int, weight_bytes: int) -> bool:
 
     weight_bytes: of the layer with most weights.
     """
-    most = MAX_SEQUENCES_OF_SMALL if weight_bytes <= _SMALL_BYTES else MAX_SEQUENCES
+    most = MAX_SEQUENCES
+    if weight_bytes <= _MOST_BYTES:
+        few_reads = _MOST_BYTES // weight_bytes * _TILE
+        most = max(_MAX_SEQUENCES_OF_SMALL, min(few_reads, _MAX_SEQUENCES_OF_FEW_READS))
     return steps == 1 and batch <= most
 
 

@@ -20,7 +20,6 @@ from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, make_rnn_shape
 from pytest_ecornn.implementations.persistent_gpu.single_step import (
     MAX_SEQUENCES,
-    MAX_SEQUENCES_OF_SMALL,
     SingleStepConfig,
     is_applicable,
     select_single_step,
@@ -33,7 +32,7 @@ from tests.simulator.clusters_on_cpu import ClustersOnCpu
 __all__ = ["on_cpu"]  # a fixture
 
 
-@given(st.sampled_from(CELLS), st.integers(1, 3000), st.integers(1, 32), st.sampled_from(ARITHMETICS), st.integers(1, 200))
+@given(st.sampled_from(CELLS), st.integers(1, 3000), st.integers(1, 128), st.sampled_from(ARITHMETICS), st.integers(1, 200))
 def test_blocks_cover_all_units_and_sequences_and_run_at_once_where_they_can(
     cell: str, hidden: int, batch: int, arithmetic: MathMode, processors: int
 ) -> None:
@@ -57,13 +56,17 @@ def test_as_much_is_read_at_once_as_divides_all_rows(bytes: int, inputs: int, hi
     ("steps", "batch", "weight_bytes", "expected"),
     [
         (1, MAX_SEQUENCES, 2**30, True),
-        (1, MAX_SEQUENCES + 1, 2**23 + 1, False),
-        (1, MAX_SEQUENCES_OF_SMALL, 2**23, True),
-        (1, MAX_SEQUENCES_OF_SMALL + 1, 1, False),
+        (1, MAX_SEQUENCES + 1, 2**26 + 1, False),
+        (1, 32, 2**26, True),
+        (1, 33, 2**26, False),
+        (1, 64, 2**23, True),
+        (1, 65, 2**23, False),
+        (1, 128, 1, True),
+        (1, 129, 1, False),
         (2, 1, 1, False),
     ],
 )
-def test_more_sequences_read_fewer_weights(steps: int, batch: int, weight_bytes: int, expected: bool) -> None:
+def test_more_sequences_are_run_by_it_the_fewer_weights_there_are(steps: int, batch: int, weight_bytes: int, expected: bool) -> None:
     assert is_applicable(steps, batch, weight_bytes) is expected
 
 
@@ -96,7 +99,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     "options",
     [
         {"hidden_size": 40, "batch": 9, "has_state": True},
-        {"hidden_size": 24, "batch": MAX_SEQUENCES_OF_SMALL - 3, "has_state": True},
+        {"hidden_size": 24, "batch": MAX_SEQUENCES + 13, "has_state": True},
         {"hidden_size": 33, "input_size": 70, "dtype": "bfloat16", "bias": False},
         {"layers": 2, "bidirectional": True, "has_state": True, "batch_first": True, "dtype": "float32", "hidden_size": 90},
         {"hidden_size": 64, "input_size": 64, "dtype": "float32", "precision": "tf32", "ragged": True, "has_state": True},
@@ -114,7 +117,7 @@ def test_the_kernel_passes_the_rule(cell: str, options: dict[str, Any], counted:
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(
     "options",
-    [{"steps": 2}, {"batch": MAX_SEQUENCES_OF_SMALL + 1}, {"projected": True, "input_size": 0}, {"mode": "training"}],
+    [{"steps": 2}, {"batch": 129}, {"projected": True, "input_size": 0}, {"mode": "training"}],
 )
 def test_else_it_is_not_taken(options: dict[str, Any], counted: Counted) -> None:
     assert verdicts(small("gru", **{"steps": 1, "mode": "inference", "dtype": "float16", **options})) == []
