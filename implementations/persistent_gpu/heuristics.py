@@ -23,7 +23,7 @@ from pytest_ecornn.implementations.persistent_gpu.wgmma.heuristics import wgmma_
 _MAX_TILES = 4
 # Of a GEMM's time that a step may be estimated at. On compute capability 9.0 backward cuDNN takes longer than its GEMM, most of
 # all with gates.
-_MAX_GEMM_SHARE, _MAX_BACKWARD_SHARE, _MAX_GATED_BACKWARD_SHARE = 1.05, 1.5, 2.2
+_MAX_GEMM_SHARE, _MAX_BACKWARD_SHARE, _MAX_GATED_BACKWARD_SHARE = 1.05, 1.4, 2.2
 _MAX_UNMEASURED_SHARE = 1.2  # elsewhere
 _STREAM_BYTES = 80 * 1024  # in flight from the L2 cache at least, to use its bandwidth
 _GRID_UNITS, _ABREAST_UNITS = 4, 2  # of a block a multiple

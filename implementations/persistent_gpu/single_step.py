@@ -1,7 +1,7 @@
-"""The kernel of persistent_gpu for T = 1 and few sequences, where reading the weights once is all the work.
+"""The kernel of persistent_gpu for T = 1, where reading the weights is all the work.
 
-The kernel computes the input product too, so that a layer and direction is one launch. With more sequences a GEMM reads the
-weights less often.
+The kernel computes the input product too, so that a layer and direction is one launch. It reads the weights once for each 8
+sequences. With many sequences or weights two GEMMs and a step take less time.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_ke
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, status_of
 
 MAX_SEQUENCES = 16  # of any layer
-# Of a layer with at most so many bytes of weights, and of one that reads so many in all, once for each 8 sequences. Two GEMMs
-# and a step by another kernel took longer than that, as far as was measured.
-_MAX_SEQUENCES_OF_SMALL, _MAX_SEQUENCES_OF_FEW_READS = 32, 128
-_MOST_BYTES = 2**26
+_MAX_SEQUENCES_OF_SMALL = 32  # of a layer with at most _MOST_BYTES of weights
+_MAX_SEQUENCES_OF_FEW_READS = 128  # of a layer that reads at most _MOST_BYTES in all
+_MOST_BYTES = 2**26  # all that was timed on an H100 up to there was faster than two GEMMs and a step
 _SOURCE = Path(__file__).parent / "kernels" / "single_step_forward.cu"
 _TILE, _WARPS, _ROWS, _MOST_ROW_TILES = 8, 8, 16, 4  # sequences; rows of the tensor cores, that a block has at most
 _MOST_WIDE = 16  # bytes that are read at once

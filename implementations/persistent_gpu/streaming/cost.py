@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import sqrt
+
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, ProblemSize
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.tiling import FRAGMENT_BYTES
@@ -14,7 +16,8 @@ _HIDDEN_PRODUCT = 0.4  # of a product's time that weights arrive in
 _GEMM_LAUNCH_US = 4.0
 # By the bytes of an element; 4: IEEE float32.
 _GEMM_BYTES_PER_US = {2: 2.9e6, 4: 2.5e6}
-_GEMM_PRODUCTS_PER_US = {2: 75e6, 4: 6e6}
+_GEMM_PRODUCTS_PER_US = {2: 75e6, 4: 7.1e6}
+_SMALL_RESULT = 2.5e5  # elements of a product in float32, of which cuBLAS's rate grows as their root
 _TF32_PRODUCTS_PER_US = 60e6
 _TF32_IDLE_ROWS = 100  # sequences whose products take as long as reading W_hh
 _UNALIGNED = 2.0  # where rows are no multiple of 16 bytes
@@ -39,9 +42,11 @@ def gemm_step_us(problem: ProblemSize) -> float:
     if arithmetic.bytes == 4 and not arithmetic.is_3xtf32:
         product_us = weights * (problem.batch + _TF32_IDLE_ROWS) / _TF32_PRODUCTS_PER_US
     else:
+        products_per_us = _GEMM_PRODUCTS_PER_US[arithmetic.bytes]
+        if arithmetic.is_3xtf32:
+            products_per_us *= sqrt(max(1, problem.batch * weights / problem.hidden / _SMALL_RESULT))
         product_us = max(
-            weights * arithmetic.bytes / _GEMM_BYTES_PER_US[arithmetic.bytes],
-            problem.batch * weights / _GEMM_PRODUCTS_PER_US[arithmetic.bytes],
+            weights * arithmetic.bytes / _GEMM_BYTES_PER_US[arithmetic.bytes], problem.batch * weights / products_per_us
         )
     is_aligned = arithmetic.is_3xtf32 or problem.hidden * arithmetic.bytes % 16 == 0
     return _GEMM_LAUNCH_US + (1 if is_aligned else _UNALIGNED) * product_us

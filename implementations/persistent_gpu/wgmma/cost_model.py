@@ -14,8 +14,10 @@ from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaBackw
 _WARPGROUPS = 2  # that multiply
 _WGMMAS_PER_FRAGMENT = 2
 _KIB = 1024
-# By which a form has to be faster than others, by bytes of an element. Of 16 bits 23 problems were timed by several forms.
-_MARGIN = {2: 0.95, 4: 1.1}
+# By which a form has to be faster than others. Of 16 bits 26 problems were timed by several forms; forward in more groups than
+# _FEW_GROUPS clusters were faster.
+_MARGIN, _MARGIN_16_BITS = 1.1, 0.95
+_FEW_GROUPS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +76,13 @@ class WgmmaCostModel:
         """Estimated us of a step of all tiles: of all passes, or from one step of a tile to the next."""
         pass_us = self.coefficients.pass_us + max(self.product_us, self._loads_us, self._pointwise_us)
         step_us = max(self.form.tiles * pass_us, pass_us + self.coefficients.exchange_us)
-        margin = _MARGIN[self.form.problem.arithmetic.bytes]
-        return margin * step_us + self.coefficients.block_chunk_us * self.form.block_chunks
+        return self._margin * step_us + self.coefficients.block_chunk_us * self.form.block_chunks
+
+    @property
+    def _margin(self) -> float:
+        problem = self.form.problem
+        is_known = problem.arithmetic.bytes == 2 and (problem.is_backward or self.form.clusters <= _FEW_GROUPS)
+        return _MARGIN_16_BITS if is_known else _MARGIN
 
     @property
     def _loads_us(self) -> float:

@@ -269,3 +269,16 @@ def test_wgmma_is_chosen_for_many_sequences(
     chosen = select_config(ProblemSize(cell, hidden, batch, arithmetic, is_backward), H200)
     assert isinstance(chosen, WgmmaConfig)
     assert "by wgmma" in str(chosen)
+
+
+def test_in_16_bits_wgmma_is_chosen_where_it_was_faster() -> None:
+    """Of wgmma's backward forms of one speed by other roles, one with few rows of blocks."""
+
+    def chosen(cell: str, hidden: int, batch: int, is_backward: bool = False) -> Form | str:
+        return select_config(ProblemSize(cell, hidden, batch, ARITHMETICS[0], is_backward), H200)
+
+    assert isinstance(chosen("lstm", 1024, 64), WgmmaForwardConfig)
+    assert not isinstance(chosen("gru", 416, 500), WgmmaConfig)
+    backward = chosen("rnn_relu", 2048, 128, is_backward=True)
+    assert isinstance(backward, WgmmaConfig)
+    assert backward.grid_rows == 16

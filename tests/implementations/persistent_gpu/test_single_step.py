@@ -66,7 +66,9 @@ def test_as_much_is_read_at_once_as_divides_all_rows(bytes: int, inputs: int, hi
         (2, 1, 1, False),
     ],
 )
-def test_more_sequences_are_run_by_it_the_fewer_weights_there_are(steps: int, batch: int, weight_bytes: int, expected: bool) -> None:
+def test_more_sequences_are_run_by_it_the_fewer_weights_there_are(
+    steps: int, batch: int, weight_bytes: int, expected: bool
+) -> None:
     assert is_applicable(steps, batch, weight_bytes) is expected
 
 
