@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._common.recurrent_problem import GATES
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, compile_layer, is_fused
 from pytest_ecornn.implementations.persistent_gpu.single_step import get_single_step_kernel, is_applicable
 from pytest_ecornn.implementations.persistent_gpu.wavefront import get_wavefronts_of_layers, kernel_of
@@ -18,12 +17,10 @@ def describe(case: Case, device: torch.device) -> str:
         getattr(torch, case.dtype), device, case.precision == "tf32", saves_for_backward=case.training, lengths=case.ragged
     )
     inputs = dict.fromkeys([case.input_size, *[width] * (case.layers > 1)])
-    weights = GATES[case.cell] * case.hidden_size * (case.hidden_size + max(inputs))
-    is_single = is_applicable(case.steps, case.batch, weights * forward.dtype.itemsize)
-    if is_single and not (case.training or case.projected):
+    shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first)
+    if is_applicable(shape, inputs, forward.dtype) and not (case.training or case.projected):
         made = [get_single_step_kernel(case.cell, one, case.hidden_size, case.batch, forward, width) for one in inputs]
         return str(made[0].form)
-    shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first)
     found = _forward(case, shape, forward)
     return f"{found}; backward: {compile_layer(shape, forward.backward)[0]}" if case.training else found
 

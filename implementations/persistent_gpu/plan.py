@@ -69,12 +69,6 @@ class RNNShape:
         return GATES[self.how.cell] * self.hidden
 
     @cached_property
-    def most_weights(self) -> int:
-        """Elements of weight_ih and weight_hh of the track that has most."""
-        inner = self.output[2] if self.pseudo_layers > self.directions else 0
-        return self.wide * (self.hidden + max(self.inputs, inner))
-
-    @cached_property
     def shape(self) -> Shape:
         return Shape(self.how.cell, self.steps, self.batch, self.hidden, self.batch_first)
 
@@ -183,8 +177,8 @@ class ExecutionPlan:
     def is_single_step(self) -> bool:
         """Whether the kernel for one step runs, which computes the input product too."""
         stack = self.stack
-        weight_bytes = stack.most_weights * self.kind.dtype.itemsize
-        return is_applicable(stack.steps, stack.batch, weight_bytes) and not self.kind.saves_for_backward
+        widths = stack.input_width or 0, stack.output[2] * (stack.pseudo_layers > stack.directions)
+        return is_applicable(stack.shape, widths, self.kind.dtype) and not self.kind.saves_for_backward
 
     @cached_property
     def output(self) -> EmptyFactory:
@@ -286,14 +280,11 @@ class ExecutionPlan:
 @lru_cache(maxsize=4096)
 def get_plan(
     how: RNNOptions, sizes: torch.Size, parameters: int, hidden: int | None, dtype: torch.dtype, device: torch.device,
-    keeps: bool,
-    lengths: bool,
+    keeps: bool, lengths: bool,
 ) -> ExecutionPlan:  # fmt: skip
     """How calls of those sizes and options run, kept from one call to the next. Raises ValueError as `make_rnn_shape` does."""
-    return ExecutionPlan(
-        make_rnn_shape(how, sizes, parameters, hidden),
-        KernelSpec(dtype, device, how.tf32, saves_for_backward=keeps, lengths=lengths),
-    )
+    kind = KernelSpec(dtype, device, how.tf32, saves_for_backward=keeps, lengths=lengths)
+    return ExecutionPlan(make_rnn_shape(how, sizes, parameters, hidden), kind)
 
 
 def check_tensor(name: str, found: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:

@@ -1,11 +1,12 @@
 """The kernel of persistent_gpu for T = 1, where reading the weights is all the work.
 
 The kernel computes the input product too, so that a layer and direction is one launch. It reads the weights once for each 8
-sequences. With many sequences or weights two GEMMs and a step take less time.
+sequences. Two GEMMs and a step read them once, and took longer wherever both were timed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from math import ceil, gcd
 from pathlib import Path
@@ -32,16 +33,17 @@ _ADDRESSES = (  # the first fields of the kernel's Params
 )  # fmt: skip
 
 
-def is_applicable(steps: int, batch: int, weight_bytes: int) -> bool:
-    """Whether this kernel runs a layer of those sizes that needs no gradients and has an input product to compute.
+def is_applicable(shape: Shape, widths: Iterable[int], dtype: torch.dtype) -> bool:
+    """Whether this kernel runs layers of those sizes that need no gradients and have an input product to compute.
 
-    weight_bytes: of the layer with most weights.
+    widths: of all layers' inputs.
     """
-    most = MAX_SEQUENCES
-    if weight_bytes <= _MOST_BYTES:
-        few_reads = _MOST_BYTES // weight_bytes * _TILE
-        most = max(_MAX_SEQUENCES_OF_SMALL, min(few_reads, _MAX_SEQUENCES_OF_FEW_READS))
-    return steps == 1 and batch <= most
+    if shape.batch <= MAX_SEQUENCES:
+        return shape.steps == 1
+    read_bytes = GATES[shape.cell] * shape.hidden * (shape.hidden + max(widths)) * dtype.itemsize
+    if shape.batch > _MAX_SEQUENCES_OF_SMALL:
+        read_bytes *= ceil(shape.batch / _TILE)
+    return shape.steps == 1 and shape.batch <= _MAX_SEQUENCES_OF_FEW_READS and read_bytes <= _MOST_BYTES
 
 
 class SingleStepConfig(NamedTuple):

@@ -21,7 +21,8 @@ from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
-from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
+from pytest_ecornn.implementations.persistent_gpu.single_step import is_applicable
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
@@ -53,7 +54,7 @@ ROUNDS, _BLOCK_US = 7, 2500.0
 class KernelRow:
     """A problem's times in us (median, low, high) by backend. over_cudnn: above 1 where persistent_gpu is faster.
 
-    forms: kinds of a layer's kernels, forward then backward, were it alone and long. reason: why there is no ratio.
+    forms: kinds of a layer's kernels, forward then backward, were it alone. reason: why there is no ratio.
     """
 
     problem: SelectionProblem
@@ -110,6 +111,9 @@ def measure(problem: SelectionProblem, device: torch.device, rounds: int = ROUND
 
 def _forms(problem: SelectionProblem, device: torch.device) -> str:
     dtype, kinds = getattr(torch, problem.dtype), []
+    shape = Shape(problem.cell, problem.steps, problem.batch, problem.hidden_size, batch_first=False)
+    if problem.mode == "inference" and is_applicable(shape, [problem.input_size], dtype):
+        return "single step"
     for is_backward in (False, True)[: 1 + (problem.mode == "training")]:
         spec = KernelSpec(dtype, device, problem.precision == "tf32", is_backward)
         form = select_config(spec.problem(problem.cell, problem.hidden_size, problem.batch), Device.of(device))

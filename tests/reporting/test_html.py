@@ -64,6 +64,8 @@ def test_a_run_that_timed_nothing_counts_what_it_verified() -> None:
     assert "<h1>Recurrent layers, verified</h1>" in text
     assert '<p class="lead">2 implementations on 2 cases, ' in text
     assert "with a float64 reference; nothing was timed." in text
+    assert "nothing was timed" in render([row("scan_cpu", CASES[0], status="failed", reason="wrong")])
+    assert "nothing was timed" not in render(sample_rows())
 
 
 def test_each_timed_row_has_a_cell_that_leads_to_its_figures() -> None:

@@ -17,7 +17,8 @@ _GEMM_LAUNCH_US = 4.0
 # By the bytes of an element; 4: IEEE float32.
 _GEMM_BYTES_PER_US = {2: 2.9e6, 4: 2.5e6}
 _GEMM_PRODUCTS_PER_US = {2: 75e6, 4: 7.1e6}
-_SMALL_RESULT = 2.5e5  # elements of a product in float32, of which cuBLAS's rate grows as their root
+# Elements of a product in float32, beyond which cuBLAS's rate grows as their root, and how far: no faster one was timed.
+_SMALL_RESULT, _MOST_RATE_GAIN = 2.5e5, 3.2
 _TF32_PRODUCTS_PER_US = 60e6
 _TF32_IDLE_ROWS = 100  # sequences whose products take as long as reading W_hh
 _UNALIGNED = 2.0  # where rows are no multiple of 16 bytes
@@ -44,7 +45,7 @@ def gemm_step_us(problem: ProblemSize) -> float:
     else:
         products_per_us = _GEMM_PRODUCTS_PER_US[arithmetic.bytes]
         if arithmetic.is_3xtf32:
-            products_per_us *= sqrt(max(1, problem.batch * weights / problem.hidden / _SMALL_RESULT))
+            products_per_us *= min(_MOST_RATE_GAIN, sqrt(max(1, problem.batch * weights / problem.hidden / _SMALL_RESULT)))
         product_us = max(
             weights * arithmetic.bytes / _GEMM_BYTES_PER_US[arithmetic.bytes], problem.batch * weights / products_per_us
         )

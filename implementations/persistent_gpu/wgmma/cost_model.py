@@ -1,6 +1,7 @@
 """The cost model of persistent_gpu's forms for many sequences, by wgmma: how long a step by one takes.
 
-Its coefficients are fitted to 75 steps forward and 24 training steps by such forms on an H100 (docs/notes/persistent_gpu.md).
+Its coefficients are fitted to 75 steps forward and 24 training steps by such forms on an H100. Those of 16 bits backward and
+the factors are fitted to 29 passes beside other forms. Source: docs/notes/persistent_gpu.md.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaBackw
 _WARPGROUPS = 2  # that multiply
 _WGMMAS_PER_FRAGMENT = 2
 _KIB = 1024
-# By which a form has to be faster than others. Of 16 bits 26 problems were timed by several forms; forward in more groups than
-# _FEW_GROUPS clusters were faster.
-_MARGIN, _MARGIN_16_BITS = 1.1, 0.95
+# Of the estimate, so that it compares with other forms'. In 16 bits it is too low forward in more groups than _FEW_GROUPS.
+_FACTOR, _FACTOR_16_BITS = 1.1, 0.95
 _FEW_GROUPS = 2
 
 
@@ -76,13 +76,13 @@ class WgmmaCostModel:
         """Estimated us of a step of all tiles: of all passes, or from one step of a tile to the next."""
         pass_us = self.coefficients.pass_us + max(self.product_us, self._loads_us, self._pointwise_us)
         step_us = max(self.form.tiles * pass_us, pass_us + self.coefficients.exchange_us)
-        return self._margin * step_us + self.coefficients.block_chunk_us * self.form.block_chunks
+        return self._factor * step_us + self.coefficients.block_chunk_us * self.form.block_chunks
 
     @property
-    def _margin(self) -> float:
+    def _factor(self) -> float:
         problem = self.form.problem
-        is_known = problem.arithmetic.bytes == 2 and (problem.is_backward or self.form.clusters <= _FEW_GROUPS)
-        return _MARGIN_16_BITS if is_known else _MARGIN
+        has_few_groups = problem.is_backward or self.form.clusters <= _FEW_GROUPS
+        return _FACTOR_16_BITS if problem.arithmetic.bytes == 2 and has_few_groups else _FACTOR
 
     @property
     def _loads_us(self) -> float:

@@ -39,7 +39,7 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
         duration=formatting.duration(run.seconds * 1e6),
         implementations=formatting.count(len(standing.implementations(headline)), "implementation"),
         cases=formatting.count(len(standing.cases(headline)), "case"),
-        is_timed=bool(timed),
+        is_timed=any(row.timing for row in timed),
         counts=counts,
         certainty=[*summary_lines(rows, unproven), *(certainty_lines(run.settings) if summary else [])],
         score=run.score.one_line() if run.score else "",

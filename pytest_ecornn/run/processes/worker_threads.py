@@ -11,7 +11,7 @@ from pytest_ecornn.system.gpus.host_share import HostShare
 
 
 class WorkerThreads:
-    """Sets the threads before each row. Workers prove side by side, and time one after the other."""
+    """Sets the threads before each row. Workers prove side by side; those of one GPU, or of a CPU, time one after the other."""
 
     def __init__(self, config: pytest.Config, share: HostShare | None):
         self._timing = torch.get_num_threads()

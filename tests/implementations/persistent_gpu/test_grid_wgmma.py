@@ -282,3 +282,10 @@ def test_in_16_bits_wgmma_is_chosen_where_it_was_faster() -> None:
     backward = chosen("rnn_relu", 2048, 128, is_backward=True)
     assert isinstance(backward, WgmmaConfig)
     assert backward.grid_rows == 16
+
+
+@pytest.mark.parametrize(("batch", "load_threads"), [(8, 256), (16, 128)])
+def test_beside_other_groups_fewer_threads_read_many_packets(batch: int, load_threads: int) -> None:
+    chosen = select_config(ProblemSize("lstm", 1536, batch, ARITHMETICS[0]), H200)
+    assert isinstance(chosen, Form)
+    assert chosen.load_threads == load_threads

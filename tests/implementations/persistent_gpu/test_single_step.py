@@ -17,7 +17,7 @@ from pytest_ecornn.implementations._common.recurrent_problem import GATES, Devic
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations.persistent_gpu import forward, kernel, single_step
 from pytest_ecornn.implementations.persistent_gpu.ops import run
-from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, make_rnn_shape
+from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, get_plan
 from pytest_ecornn.implementations.persistent_gpu.single_step import (
     MAX_SEQUENCES,
     SingleStepConfig,
@@ -53,29 +53,35 @@ def test_as_much_is_read_at_once_as_divides_all_rows(bytes: int, inputs: int, hi
 
 
 @pytest.mark.parametrize(
-    ("steps", "batch", "weight_bytes", "expected"),
+    ("cell", "batch", "widths", "hidden", "expected"),
     [
-        (1, MAX_SEQUENCES, 2**30, True),
-        (1, MAX_SEQUENCES + 1, 2**26 + 1, False),
-        (1, 32, 2**26, True),
-        (1, 33, 2**26, False),
-        (1, 64, 2**23, True),
-        (1, 65, 2**23, False),
-        (1, 128, 1, True),
-        (1, 129, 1, False),
-        (2, 1, 1, False),
+        ("lstm", MAX_SEQUENCES, [8192], 8192, True),
+        ("lstm", 32, [2048], 2048, True),  # 64 MiB
+        ("lstm", 32, [2049], 2048, False),
+        ("lstm", 32, [64, 2049], 2048, False),
+        ("lstm", 33, [2048], 2048, False),
+        ("lstm", 64, [1024, 0], 512, True),  # 6 MiB
+        ("lstm", 88, [1024, 0], 512, False),
+        ("rnn_relu", 128, [8], 8, True),
+        ("rnn_relu", 129, [8], 8, False),
+        ("rnn_relu", 128, [0], 0, True),
     ],
 )
-def test_more_sequences_are_run_by_it_the_fewer_weights_there_are(
-    steps: int, batch: int, weight_bytes: int, expected: bool
-) -> None:
-    assert is_applicable(steps, batch, weight_bytes) is expected
+def test_the_fewer_weights_the_more_sequences(cell: str, batch: int, widths: list[int], hidden: int, expected: bool) -> None:
+    def found(steps: int) -> bool:
+        return is_applicable(kernel.Shape(cell, steps, batch, hidden, batch_first=False), widths, torch.float16)
+
+    assert found(steps=1) is expected
+    assert not found(steps=2)
 
 
-def test_weights_are_those_of_the_widest_layer() -> None:
-    how = RNNOptions("gru", batch_first=False, bidirectional=True, projected=False, tf32=False)
-    one, two = (make_rnn_shape(how, torch.Size((1, 2, 5)), tracks * 4, 7) for tracks in (2, 4))
-    assert (one.most_weights, two.most_weights) == (21 * (7 + 5), 21 * (7 + 14))
+@pytest.mark.parametrize(("tracks", "expected"), [(2, True), (4, False)])
+@pytest.mark.parametrize("is_projected", [False, True])
+def test_a_plan_counts_the_weights_of_its_widest_layer(tracks: int, expected: bool, is_projected: bool) -> None:
+    how = RNNOptions("gru", batch_first=False, bidirectional=True, projected=is_projected, tf32=False)
+    sizes = torch.Size((1, 32, 2 * 3 * 2048 if is_projected else 5))  # 24 MiB, of inner layers 72
+    plan = get_plan(how, sizes, tracks * 4, 2048, torch.float16, torch.device("cpu"), False, False)
+    assert plan.is_single_step is expected
 
 
 class Counted(dict[str, int]):
