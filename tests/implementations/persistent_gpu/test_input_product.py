@@ -152,7 +152,7 @@ def test_more_rows_than_are_multiplied_at_once_are_multiplied_one_after_the_othe
         ({"projected": True, "input_size": 0, "layers": 2}, [0, 9]),
         ({"mode": "training", "batch": 1}, [0, 0]),
         ({"steps": 1}, []),
-        ({"steps": 1, "batch": 17}, [0]),
+        ({"steps": 1, "batch": 129}, [0]),
     ],
 )
 def test_else_it_is_not(options: dict[str, Any], inputs: list[int], launched: list[int]) -> None:
