@@ -38,12 +38,13 @@ def is_applicable(shape: Shape, widths: Iterable[int], dtype: torch.dtype) -> bo
 
     widths: of all layers' inputs.
     """
+    if shape.steps != 1 or shape.batch > _MAX_SEQUENCES_OF_FEW_READS:
+        return False
     if shape.batch <= MAX_SEQUENCES:
-        return shape.steps == 1
-    read_bytes = GATES[shape.cell] * shape.hidden * (shape.hidden + max(widths)) * dtype.itemsize
-    if shape.batch > _MAX_SEQUENCES_OF_SMALL:
-        read_bytes *= ceil(shape.batch / _TILE)
-    return shape.steps == 1 and shape.batch <= _MAX_SEQUENCES_OF_FEW_READS and read_bytes <= _MOST_BYTES
+        return True
+    weight_bytes = GATES[shape.cell] * shape.hidden * (shape.hidden + max(widths)) * dtype.itemsize
+    reads = 1 if shape.batch <= _MAX_SEQUENCES_OF_SMALL else ceil(shape.batch / _TILE)
+    return reads * weight_bytes <= _MOST_BYTES
 
 
 class SingleStepConfig(NamedTuple):

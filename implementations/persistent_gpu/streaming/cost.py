@@ -45,7 +45,8 @@ def gemm_step_us(problem: ProblemSize) -> float:
     else:
         products_per_us = _GEMM_PRODUCTS_PER_US[arithmetic.bytes]
         if arithmetic.is_3xtf32:
-            products_per_us *= min(_MOST_RATE_GAIN, sqrt(max(1, problem.batch * weights / problem.hidden / _SMALL_RESULT)))
+            results = problem.batch * GATES[problem.cell] * problem.hidden
+            products_per_us *= min(_MOST_RATE_GAIN, sqrt(max(1, results / _SMALL_RESULT)))
         product_us = max(
             weights * arithmetic.bytes / _GEMM_BYTES_PER_US[arithmetic.bytes], problem.batch * weights / products_per_us
         )
