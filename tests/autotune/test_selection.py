@@ -66,7 +66,7 @@ def test_where_all_fail_the_heuristic_chooses() -> None:
 
 def test_the_cost_of_a_decision_is_bounded() -> None:
     decision, _ = Planted({"a": 1.0, "b": 400.0}).select()
-    assert decision.probe_ms < 420  # one call of the slow one beside the first
+    assert 400 <= decision.probe_ms < 800  # one call of the slow one beside the first
     assert "a 1" in decision.notes()
     assert re.search(r"decided in \d+ ms beside \d+ ms of first calls", decision.notes())
 

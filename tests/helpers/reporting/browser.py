@@ -17,11 +17,20 @@ OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", 
            "--disable-component-update", "--disable-sync"]  # fmt: skip
 SLACK = 3.0  # of times on a machine that runs other tests too
 _FILTER = """selector => {
-    const [search, start] = [document.querySelector(selector), performance.now()];
-    search.value = "B3 bfloat16";
-    search.dispatchEvent(new Event("input"));
-    document.body.getBoundingClientRect();
-    return performance.now() - start;
+    const search = document.querySelector(selector);
+    const filteringTakes = text => {
+        const start = performance.now();
+        search.value = text;
+        search.dispatchEvent(new Event("input"));
+        document.body.getBoundingClientRect();
+        return performance.now() - start;
+    };
+    const samples = [];
+    for (let number = 0; number < 5; number++) {
+        filteringTakes("");
+        samples.push(filteringTakes("B3 bfloat16"));
+    }
+    return samples;
 }"""
 OpenFile = Callable[..., Any]
 
@@ -78,8 +87,8 @@ def check_accessibility(page: Any) -> None:
 
 
 def opening_and_filtering_ms(page: Any, search: str) -> tuple[float, float]:
-    """How long the page took to open, and how long a search in the input of this selector takes, in milliseconds."""
+    """How long the page took to open, and the least of five searches in the input of this selector, in milliseconds."""
     opened_ms: float = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
-    filtered_ms: float = page.evaluate(_FILTER, search)
-    print(f"{opened_ms:.0f} ms to open, {filtered_ms:.0f} ms to filter")
-    return opened_ms, filtered_ms
+    samples_ms: list[float] = page.evaluate(_FILTER, search)
+    print(f"{opened_ms:.0f} ms to open; to filter: {', '.join(f'{ms:.0f}' for ms in samples_ms)} ms")
+    return opened_ms, min(samples_ms)
