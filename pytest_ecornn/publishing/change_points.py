@@ -83,16 +83,16 @@ class _Split:
     def degrees(self) -> int:
         return len(self.before) + len(self.after) - 2
 
-    @property
+    @cached_property
     def change(self) -> float:
         return float(self.after.mean() - self.before.mean())
 
-    @property
+    @cached_property
     def residual(self) -> float:
         """The sum of squares within the two levels."""
         return float(((self.before - self.before.mean()) ** 2).sum() + ((self.after - self.after.mean()) ** 2).sum())
 
-    @property
+    @cached_property
     def error(self) -> float:
         """The standard error of the change."""
         variance = max(self.residual / self.degrees, self.noise, float(np.mean(self.errors**2)))

@@ -64,11 +64,10 @@ class Answer:
 def answers(rows: Iterable[Row], unproven: Collection[standing.Key]) -> list[Answer]:
     """One a case that was to be timed, in their order; where a GPU's times by replay exist, another for them."""
     timed_rows = [row for row in rows if row.kind == "benchmark"]
-    return [
-        of_case([row for row in timed_rows if row.case == case], unproven, column)
-        for case in standing.cases(timed_rows)
-        for column in standing.columns(row for row in timed_rows if row.case == case)
-    ]
+    by_case: dict[str, list[Row]] = {case: [] for case in standing.cases(timed_rows)}
+    for row in timed_rows:
+        by_case[row.case].append(row)
+    return [of_case(of, unproven, column) for of in by_case.values() for column in standing.columns(of)]
 
 
 def of_case(rows: list[Row], unproven: Collection[standing.Key], column: str = "timing") -> Answer:

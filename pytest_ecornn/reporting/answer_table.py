@@ -20,7 +20,10 @@ STYLES = {
     "faster": "green", "others slower": "green", "slower": "red", "same": "", "unclear": "yellow", "baseline": "dim",
     "unproven baseline": "yellow", "failed": "bold red", "unproven": "bold yellow", "skipped": "dim", "not timed": "dim",
 }  # fmt: skip
-_STANDINGS = ("with a fastest implementation", "undecided", "with one implementation alone", "without a proven time")
+_STANDINGS = (
+    "with a fastest implementation", "undecided", "with one implementation alone", "without a proven time",
+    "skipped by every implementation",
+)  # fmt: skip
 MIN_FULL_WIDTH = 110  # of a terminal
 _MAX_NARROW_NAME = 22
 _MAX_NAMES = 3  # of implementations in a cell
@@ -97,7 +100,7 @@ def _counts_of_column(answers: Collection[Answer], column: str) -> str:
 def _standing(answer: Answer) -> str:
     """How a case ended, in the words of the counts."""
     if answer.fastest is None:
-        return "without a proven time"
+        return "skipped by every implementation" if answer.verdict == "skipped" else "without a proven time"
     if answer.is_certain:
         return "with a fastest implementation"
     return "with one implementation alone" if answer.verdict == "alone" else "undecided"

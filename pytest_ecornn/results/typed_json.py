@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import types
 from dataclasses import is_dataclass
+from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 # How numbers that JSON lacks are written.
@@ -14,10 +15,16 @@ MAX_INTEGER = 2**63
 _WORDS: dict[Any, str] = {dict: "an object", list: "a list"}
 
 
+@cache
+def field_types(kind: Any) -> dict[str, Any]:
+    """Types of a dataclass's fields by name, evaluated once."""
+    return get_type_hints(kind)
+
+
 def typed(kind: Any, data: Any, name: str = "") -> Any:
     """`data` with numbers where the fields of `kind` are numbers. Raises ValueError for a value of another type."""
-    if is_dataclass(kind) and isinstance(data, dict):
-        hints = get_type_hints(kind)
+    if isinstance(kind, type) and is_dataclass(kind) and isinstance(data, dict):
+        hints = field_types(kind)
         return {key: typed(hints[key], value, key) if key in hints else value for key, value in data.items()}
     if isinstance(kind, types.UnionType):
         kinds = [member for member in get_args(kind) if member is not types.NoneType]

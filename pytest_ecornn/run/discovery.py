@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import entry_points
 from itertools import count
 from pathlib import Path
@@ -78,10 +78,11 @@ def hint(name: str, directory: Path) -> str:
     return "a file of your own needs --ecornn-implementations PATH beside it"
 
 
-def _builtin() -> list[ImplementationInfo]:
+@cache
+def _builtin() -> tuple[ImplementationInfo, ...]:
     root = Path(__file__).parents[1] / "implementations"
     with _unchanged(root):
-        return list(_listed(root, _OWN))
+        return tuple(_listed(root, _OWN))
 
 
 def _listed(folder: Path, package: str) -> Iterator[ImplementationInfo]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pytest_ecornn.reporting import RunInfo, write_reports
+from pytest_ecornn.reporting import RunInfo, files, json_report, unproven
 from pytest_ecornn.results.rows import Row, Timing
 from tests.helpers.reporting_samples import CASES, row, sample_run, timing
 
@@ -33,4 +33,9 @@ def write_history(
         change(number, run)
         rows: list[Row] = [row("torch_cpu", CASES[0], timing=timing(7_000.0, {}))]
         rows += [row(name, CASES[0], timing=timed(each[number])) for name, each in times.items()]
-        write_reports(machine / f"{run.started[:10]}-{number:07x}", run, rows)
+        write_report(machine / f"{run.started[:10]}-{number:07x}", run, rows)
+
+
+def write_report(folder: Path, run: RunInfo, rows: list[Row]) -> None:
+    """Writes report.json, of all files of a run the one that is published."""
+    files.write(folder / "report.json", json_report.render(run, rows, unproven(rows)))

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from pytest_ecornn.publishing import publish
-from pytest_ecornn.reporting import write_reports
 from tests.helpers.reporting.browser import SLACK, OpenFile, check_accessibility, opening_and_filtering_ms, wait_until
 from tests.helpers.reporting_samples import many_rows, row, sample_run, timing
-from tests.helpers.stored_histories import RUNS, write_history
+from tests.helpers.stored_histories import RUNS, write_history, write_report
 
 QUESTION = "LSTM 2 x 650, B 32, T 35, bfloat16, training"
 CASE = "lstm-T35-B32-H650-L2-bfloat16-training"
@@ -25,7 +24,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     others = ("lstm-T35-B32-H650-L2-float32-training", "lstm-T35-B3-H650-bfloat16", "gru-T35-B32-H650-L2-bfloat16-training")
     rows = [row("torch_cpu", case, timing=timing(7_000.0, {})) for case in (CASE, *others)]
     rows += [row("scan_cpu", case, timing=timing(3_000.0, {"torch_cpu": 7_000.0})) for case in (CASE, *others)]
-    write_reports(folder / "results/other", sample_run(), rows)
+    write_report(folder / "results/other", sample_run(), rows)
     publish.publish(folder / "results", folder / "site")
     return folder / "site"
 
@@ -162,7 +161,7 @@ def test_5000_rows_open_in_1500_ms_and_are_filtered_in_100(open_file: OpenFile, 
     for number in range(2):
         run = sample_run()
         run.started = f"2026-01-{number + 1:02}T00:00:00+00:00"
-        write_reports(tmp_path / f"results/one/{number}", run, rows)
+        write_report(tmp_path / f"results/one/{number}", run, rows)
     publish.publish(tmp_path / "results", tmp_path / "site")
     for name in ("index.html", "one/index.html"):
         page = open_file(tmp_path / "site" / name)

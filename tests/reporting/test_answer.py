@@ -97,9 +97,13 @@ def test_a_baseline_that_is_not_proven_is_no_rival_and_gives_no_verdict() -> Non
     assert result.fastest.name == "a"
 
 
-@pytest.mark.parametrize("status", ["failed", "skipped"])
-def test_a_case_without_a_proven_time_says_how_it_ended(status: str) -> None:
-    assert answer(row("a", CASES[0], status=status), row("b", CASES[0], status="skipped")).verdict == status
+@pytest.mark.parametrize(
+    ("status", "counted"), [("failed", "without a proven time"), ("skipped", "skipped by every implementation")]
+)
+def test_a_case_without_a_proven_time_says_how_it_ended(status: str, counted: str) -> None:
+    result = answer(row("a", CASES[0], status=status), row("b", CASES[0], status="skipped"))
+    assert result.verdict == status
+    assert answer_table.counts_line([result]) == f"1 case: 1 {counted}"
 
 
 # Bold and verdict agree, whatever the rows are.

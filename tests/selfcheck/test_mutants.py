@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.selfcheck import _correct_layers, trial
 from pytest_ecornn.selfcheck.trial import Planted, Trial
+from pytest_ecornn.verification import verification
 
 FAMILIES = {
     "sizes",
@@ -32,7 +34,15 @@ FAMILIES = {
 BY_QUICK = 0.95
 FILES = trial.files("fault")
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "_references_cached")
+
+
+@pytest.fixture(scope="module")
+def _references_cached() -> Iterator[None]:
+    """Faults of a cell and dtype are verified on the same cases."""
+    verification.keep_expected(512)
+    yield
+    verification.keep_expected(verification.KEPT_CASES)
 
 
 @pytest.mark.parametrize("planted", trial.all_trials("fault"), ids=str)

@@ -28,13 +28,13 @@ def parsed_case(row: Row) -> Case | None:
 def of_rows(rows: Sequence[Row], unproven: Collection[standing.Key]) -> tuple[list[Picture], int]:
     """Returns curves by column of times and dimension, those of most sizes first, and how many are left out."""
     found = [
-        (len({point.x for point in family}), _curve(name, column, dimension, family))
+        (name, column, dimension, family)
         for column in (standing.columns(rows) if rows else ())
         for dimension in _DIMENSIONS
         for name, family in _families(rows, unproven, column, dimension)
     ]
-    ordered = [curve for _, curve in sorted(found, key=lambda one: -one[0])]
-    return ordered[:MAX_CURVES], max(0, len(ordered) - MAX_CURVES)
+    found.sort(key=lambda one: -len({point.x for point in one[3]}))
+    return [_curve(*one) for one in found[:MAX_CURVES]], max(0, len(found) - MAX_CURVES)
 
 
 def _families(

@@ -75,7 +75,9 @@ class MonkeypatchGuard:
 
     def __enter__(self) -> MonkeypatchGuard:
         self._before = [(name, position, dict(_names(position))) for name, position in _guarded_objects()]
-        self._code = [(one, _parts(one)) for _, position, names in self._before for one in _functions_of(position, names)]
+        self._functions = [one for _, position, names in self._before for one in _functions_of(position, names)]
+        self._parts = list(map(_PARTS, self._functions))
+        self._by_keyword = [dict(defaults) if defaults else None for *_, defaults in self._parts]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
@@ -84,14 +86,13 @@ class MonkeypatchGuard:
             for name in _replaced(place_name, position, before):
                 self._note(f"{place_name}.{name}")
                 _put_back(position, name, before)
-        for function, parts in self._code:
-            now = _parts(function)
-            if len(now) != len(parts) or not all(map(operator.is_, now, parts)):
+        for function, parts, by_keyword in zip(self._functions, self._parts, self._by_keyword, strict=True):
+            if not _has_parts(function, parts, by_keyword):
                 self._note(f"{function.__module__}.{function.__qualname__}")
-                function.__code__, function.__defaults__, function.__kwdefaults__, *items = parts
+                function.__code__, function.__defaults__, function.__kwdefaults__ = parts
                 if function.__kwdefaults__ is not None:  # the same dictionary, which may have been written to
                     function.__kwdefaults__.clear()
-                    function.__kwdefaults__.update(zip(items[::2], items[1::2], strict=True))
+                    function.__kwdefaults__.update(by_keyword or {})
 
     def _note(self, name: str) -> None:
         self.changes.append(f"{name}: expected it as before, but it was replaced")
@@ -183,10 +184,15 @@ def _functions(values: Iterable[Any]) -> Iterator[FunctionType]:
                     yield one
 
 
-def _parts(function: FunctionType) -> tuple[Any, ...]:
-    """Its code and default values, those by keyword one by one: the dictionary of them can be written to."""
-    defaults = function.__kwdefaults__ or {}
-    return function.__code__, function.__defaults__, function.__kwdefaults__, *itertools.chain(*defaults.items())
+_PARTS = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
+
+
+def _has_parts(function: FunctionType, parts: tuple[Any, ...], by_keyword: dict[str, Any] | None) -> bool:
+    """Whether its code and default values are these; those by keyword one by one, as their dictionary can be written to."""
+    code, defaults, keywords = parts
+    if function.__code__ is not code or function.__defaults__ is not defaults or function.__kwdefaults__ is not keywords:
+        return False
+    return _are_same(keywords or {}, by_keyword or {})
 
 
 def _is_torchs(value: Any) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import types
 from dataclasses import fields, is_dataclass
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin
+
+from pytest_ecornn.results.typed_json import field_types
 
 
 def from_json(kind: Any, value: Any) -> Any:
@@ -13,7 +15,7 @@ def from_json(kind: Any, value: Any) -> Any:
     A field that was added after `value` was written has its default. Raises TypeError for one without.
     """
     if is_dataclass(kind) and isinstance(kind, type):
-        hints = get_type_hints(kind)
+        hints = field_types(kind)
         known = [field.name for field in fields(kind) if field.name in value]
         return kind(**{name: from_json(hints[name], value[name]) for name in known})
     origin, given = get_origin(kind), get_args(kind)

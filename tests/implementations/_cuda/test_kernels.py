@@ -33,7 +33,7 @@ ONLY = {
     "parameter_gradients.cu": ((9, 0),),
     "forward.cu": ((8, 0), (9, 0)), "backward.cu": ((8, 0), (9, 0)),
 }  # fmt: skip
-MOST_COMPILED = {MEASURED: 8 if IS_CI else 2}  # of a kernel; for other architectures 3
+MOST_COMPILED = {MEASURED: 4 if IS_CI else 2}  # of a kernel; for other architectures 2
 # Bytes, where weights fill the registers: what else is in them varies from one version of the compiler to the next.
 MOST_SPILLED = {
     "grid_forward_ntiled.cu": 192,  # addresses, of float32 that is split: read again once a step
@@ -52,7 +52,7 @@ def compiled_here(name: str, capability: tuple[int, int]) -> list[Variant]:
     # only newer devices move registers, or have clusters
     new = {"MMA_REGISTERS": "0", "CLUSTER": "1"}
     able = [one for one in variants(name) if capability >= (9, 0) or new == new | {k: v for k, v in one if k in new}]
-    most = len(able) if os.environ.get("ECORNN_ALL_VARIANTS") else MOST_COMPILED.get(capability, 3)
+    most = len(able) if os.environ.get("ECORNN_ALL_VARIANTS") else MOST_COMPILED.get(capability, 2)
     return random.Random(f"{name} {capability}").sample(able, min(most, len(able)))
 
 

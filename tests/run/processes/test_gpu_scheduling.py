@@ -131,7 +131,8 @@ def test_another_distribution_stays(dist: str, monkeypatch: pytest.MonkeyPatch) 
     assert workers.pytest_xdist_make_scheduler(config, None) is None  # type: ignore[arg-type]
 
 
-def test_in_a_run_one_worker_a_gpu_times(pytester: pytest.Pytester) -> None:
+def test_in_a_run_one_worker_a_gpu_times(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a timed row has the threads of all cores, on which other workers run
     pytester.makepyfile(
         two_gpus="""
         import os
