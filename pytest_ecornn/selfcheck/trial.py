@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,7 @@ class Planted:
     options: Mapping[str, Any] = field(default_factory=dict)  # of its case, beside those
 
     @classmethod
+    @cache
     def load(cls, path: Path) -> Planted:
         """Found as a third party's file is; `STANDS_FOR` names the own implementation whose duties it takes over."""
         found = discover([path])[path.stem]
