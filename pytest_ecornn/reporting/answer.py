@@ -63,10 +63,7 @@ class Answer:
 
 def answers(rows: Iterable[Row], unproven: Collection[standing.Key]) -> list[Answer]:
     """One a case that was to be timed, in their order; where a GPU's times by replay exist, another for them."""
-    timed_rows = [row for row in rows if row.kind == "benchmark"]
-    by_case: dict[str, list[Row]] = {case: [] for case in standing.cases(timed_rows)}
-    for row in timed_rows:
-        by_case[row.case].append(row)
+    by_case = standing.by_case(row for row in rows if row.kind == "benchmark")
     return [of_case(of, unproven, column) for of in by_case.values() for column in standing.columns(of)]
 
 

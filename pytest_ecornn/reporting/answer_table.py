@@ -22,7 +22,7 @@ STYLES = {
 }  # fmt: skip
 _STANDINGS = (
     "with a fastest implementation", "undecided", "with one implementation alone", "without a proven time",
-    "skipped by every implementation",
+    "refused by every implementation",
 )  # fmt: skip
 MIN_FULL_WIDTH = 110  # of a terminal
 _MAX_NARROW_NAME = 22
@@ -100,7 +100,7 @@ def _counts_of_column(answers: Collection[Answer], column: str) -> str:
 def _standing(answer: Answer) -> str:
     """How a case ended, in the words of the counts."""
     if answer.fastest is None:
-        return "skipped by every implementation" if answer.verdict == "skipped" else "without a proven time"
+        return "refused by every implementation" if answer.verdict == "skipped" else "without a proven time"
     if answer.is_certain:
         return "with a fastest implementation"
     return "with one implementation alone" if answer.verdict == "alone" else "undecided"

@@ -60,9 +60,9 @@ def comparison(rows: list[Row], shown: list[Row], unproven: Collection[standing.
         for name in standing.implementations(shown)
         for column in standing.columns(row for row in shown if row.implementation == name)
     ]
-    lines = []
+    lines, by_case = [], standing.by_case(rows)
     for case in standing.cases(shown):
-        of_case = {row.implementation: row for row in rows if row.case == case}
+        of_case = {row.implementation: row for row in by_case[case]}
         bold = {column: answer.of_case([*of_case.values()], unproven, column).bold for column in standing.COLUMNS}
         bases = standing.baselines(of_case.values())
         cells = [_compared(of_case.get(name), column, bases, bold[column], unproven) for name, column in columns]
@@ -107,7 +107,7 @@ def missing_implementations(rows: list[Row], shown: list[Row]) -> str:
 
 def details(rows: list[Row], unproven: Collection[standing.Key]) -> str:
     """Every figure of every row, a line each; those of a GPU only where there are any."""
-    bases = {case: standing.baselines(row for row in rows if row.case == case) for case in standing.cases(rows)}
+    bases = {case: standing.baselines(of_case) for case, of_case in standing.by_case(rows).items()}
     is_gpu = any(row.timing is not None and row.timing.host_us is not None for row in rows)
     lines = []
     for row in standing.in_order(rows):

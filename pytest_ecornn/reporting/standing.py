@@ -60,6 +60,14 @@ def cases(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(row.case for row in rows))
 
 
+def by_case(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Rows of each case, in the order of `cases`."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.case, []).append(row)
+    return found
+
+
 def baselines(rows: Iterable[Row]) -> list[str]:
     """Baselines that rows were compared with, in the order of the comparisons."""
     return list(dict.fromkeys(one.baseline for row in rows if row.timing is not None for one in row.timing.against))

@@ -38,8 +38,7 @@ def rows_table(rows: list[Row], unproven: Collection[standing.Key]) -> Table:
     table.add_column("verdict", no_wrap=True)
     table.add_column("error", no_wrap=True, justify="right")
     table.add_column("floor", no_wrap=True, justify="right")
-    for case in standing.cases(shown):
-        of_case = [row for row in standing.in_order(shown) if row.case == case]
+    for case, of_case in standing.by_case(standing.in_order(shown)).items():
         bases = standing.baselines(of_case)
         table.add_row(CaseName(formatting.one_line(case, 2 * _MAX_NAME_CHARS)))
         bold = {column: answer.of_case(of_case, unproven, column).bold for column in standing.COLUMNS}

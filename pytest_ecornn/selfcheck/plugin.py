@@ -21,7 +21,7 @@ from pytest_ecornn.system.scratch import Scratch
 from pytest_ecornn.verification import verification
 
 PROPERTY = "ecornn_selfcheck"
-_KEPT_CASES = 64  # whose references are kept: trials of a cell and dtype meet the same cases
+KEPT_CASES = 64  # whose references are kept: trials of a cell and dtype meet the same cases
 
 
 class SelfCheckPlugin:
@@ -32,7 +32,7 @@ class SelfCheckPlugin:
         self._is_worker = hasattr(config, "workerinput")
         self.seed = run_seed.seed_of(config)
         machine.limit_threads_per_worker(config)
-        verification.keep_expected(_KEPT_CASES)
+        verification.keep_expected(KEPT_CASES)
         taken = datetime.now(UTC).isoformat(timespec="seconds")
         self._score = score.MutationScore(taken, 0.0, __version__, machine.own_commit(), self.seed)
         self._written = ""

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,7 @@ class Trial:
     def __str__(self) -> str:
         return self.path.stem
 
-    @cached_property
+    @property
     def planted(self) -> Planted:
         return Planted.load(self.path)
 

@@ -154,10 +154,7 @@ def _reference(problem: Problem) -> dict[str, Array]:
     return {name: comparison.to_float64(t, t.device) for name, t in run(reference_layer(wide), wide).items() if t is not None}
 
 
-KEPT_CASES = 4
-
-
-@lru_cache(maxsize=KEPT_CASES)
+@lru_cache(maxsize=4)
 def _expected(case: Case) -> ReferenceResult:
     return ReferenceResult(contents.problem(case))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,24 +11,12 @@ import torch
 
 from pytest_ecornn.autotune import Candidate, probed_call, timing
 from pytest_ecornn.autotune.timing import measure, probe_lengths
+from tests.helpers.sleep_clock import SleepClock
 
 CPU = torch.device("cpu")
 
 
-@dataclass
-class Clock:
-    """A clock that only sleeping advances, so that no other work on this machine decides a test."""
-
-    now: float = 0.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-time = Clock()
+time = SleepClock()
 
 
 @pytest.fixture(autouse=True)

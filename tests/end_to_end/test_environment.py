@@ -253,7 +253,7 @@ def test_a_case_that_was_skipped_by_all_is_counted_and_has_no_line() -> None:
     reporter, case = Reporter(120), "gru-T9-B2-H7-float32"
     screen.write_summary(reporter, [*sample_rows(), row("scan_cpu", case, status="skipped", reason="no gru")], {}, None, [])
     assert not [line for line in reporter.lines if case in line]
-    assert any("5 cases: " in line and "1 skipped by every implementation" in line for line in reporter.lines)
+    assert any("5 cases: " in line and "1 refused by every implementation" in line for line in reporter.lines)
 
 
 def test_the_summary_on_a_stream_of_ascii_is_a_table_of_lines(foreign: Foreign) -> None:

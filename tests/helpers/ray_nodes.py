@@ -18,7 +18,7 @@ _STORE_BYTES = 80 * 2**20
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0", "RAY_health_check_initial_delay_ms": "0", "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "1000", "RAY_health_check_failure_threshold": "2",
-    "RAY_worker_niceness": "0",  # others beside which its workers would get little of a core run here too
+    "RAY_worker_niceness": "0",  # at Ray's 15 they get little of a core beside other tests
 }  # fmt: skip
 
 

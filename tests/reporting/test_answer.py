@@ -98,7 +98,7 @@ def test_a_baseline_that_is_not_proven_is_no_rival_and_gives_no_verdict() -> Non
 
 
 @pytest.mark.parametrize(
-    ("status", "counted"), [("failed", "without a proven time"), ("skipped", "skipped by every implementation")]
+    ("status", "counted"), [("failed", "without a proven time"), ("skipped", "refused by every implementation")]
 )
 def test_a_case_without_a_proven_time_says_how_it_ended(status: str, counted: str) -> None:
     result = answer(row("a", CASES[0], status=status), row("b", CASES[0], status="skipped"))

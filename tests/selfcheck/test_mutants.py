@@ -10,6 +10,7 @@ import pytest
 
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.selfcheck import _correct_layers, trial
+from pytest_ecornn.selfcheck.plugin import KEPT_CASES
 from pytest_ecornn.selfcheck.trial import Planted, Trial
 from pytest_ecornn.verification import verification
 
@@ -40,9 +41,10 @@ pytestmark = pytest.mark.usefixtures("one_thread", "_references_cached")
 @pytest.fixture(scope="module")
 def _references_cached() -> Iterator[None]:
     """Faults of a cell and dtype are verified on the same cases."""
-    verification.keep_expected(512)
-    yield
-    verification.keep_expected(verification.KEPT_CASES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verification, "_expected", verification._expected)  # put back at the end
+        verification.keep_expected(KEPT_CASES)
+        yield
 
 
 @pytest.mark.parametrize("planted", trial.all_trials("fault"), ids=str)

@@ -16,6 +16,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
            "--disable-component-update", "--disable-sync"]  # fmt: skip
 SLACK = 3.0  # of times on a machine that runs other tests too
+_OPENING = "performance.getEntriesByType('navigation')[0].loadEventEnd"
 _FILTER = """selector => {
     const search = document.querySelector(selector);
     const filteringTakes = text => {
@@ -87,8 +88,14 @@ def check_accessibility(page: Any) -> None:
 
 
 def opening_and_filtering_ms(page: Any, search: str) -> tuple[float, float]:
-    """How long the page took to open, and the least of five searches in the input of this selector, in milliseconds."""
-    opened_ms: float = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
-    samples_ms: list[float] = page.evaluate(_FILTER, search)
-    print(f"{opened_ms:.0f} ms to open; to filter: {', '.join(f'{ms:.0f}' for ms in samples_ms)} ms")
-    return opened_ms, min(samples_ms)
+    """The least times, in ms, that the page takes to open and that a search in the input of this selector takes.
+
+    The least of three and of five: other tests run beside.
+    """
+    opened_ms: list[float] = [page.evaluate(_OPENING)]
+    for _ in range(2):
+        page.reload()
+        opened_ms.append(page.evaluate(_OPENING))
+    filtered_ms: list[float] = page.evaluate(_FILTER, search)
+    print(f"ms to open: {opened_ms}; to filter: {filtered_ms}")
+    return min(opened_ms), min(filtered_ms)

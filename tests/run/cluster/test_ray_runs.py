@@ -19,7 +19,6 @@ from tests.helpers.foreign import QUICK, Foreign, environment
 from tests.helpers.ray_nodes import RayNodes, ray_nodes
 
 VERIFY = ("--ecornn-verify", "--ecornn-seed", "0", "--ecornn-only", "sequential")
-FEW = ("--ecornn-case", "lstm-T5-B2-H4-float32", "--ecornn-case", samples.CASE)
 MANY = tuple(part for steps in range(1, 31) for part in ("--ecornn-case", f"lstm-T{steps}-B2-H4-float32"))
 BEFORE_STEPS = "            outputs = []"
 CRASHES = samples.RIGHT.replace(BEFORE_STEPS, f"            import ctypes; ctypes.string_at(0)\n{BEFORE_STEPS}", 1)
@@ -62,7 +61,7 @@ def wait_for_rows(foreign: Foreign, count: int) -> None:
 def test_rows_are_those_of_a_run_without_ray_and_a_crash_costs_its_own(foreign: Foreign, nodes: RayNodes) -> None:
     (foreign.path / "kernels").mkdir()
     foreign.write("kernels/crashes.py", CRASHES)
-    options = [*VERIFY, "--ecornn-only", "crashes", "--ecornn-implementations", "kernels", *FEW, "-k", "fixed"]
+    options = [*VERIFY, "--ecornn-only", "crashes", "--ecornn-implementations", "kernels", "-k", "fixed"]
     foreign.run(*options, "--ecornn-isolate", check=1)
     expected = proven(foreign)
     done = foreign.run(*options, "--ecornn-ray", nodes.address, check=1)
@@ -100,8 +99,8 @@ def test_no_row_is_lost_or_doubled_where_a_node_and_then_the_run_are_killed(fore
 
 
 def test_times_are_taken_alone_and_reported_with_their_machine(foreign: Foreign, nodes: RayNodes) -> None:
-    options = ["--ecornn-only", "sequential", *FEW, *QUICK, "-k", "benchmark"]
-    foreign.run("--ecornn-bench", *options, "--ecornn-ray", nodes.address, check=0)
+    cases = ["--ecornn-case", "lstm-T5-B2-H4-float32", "--ecornn-case", samples.CASE]
+    foreign.run("--ecornn-bench", "--ecornn-only", "sequential", *cases, *QUICK, "--ecornn-ray", nodes.address, check=0)
     rows = [row for row in foreign.rows_by_key().values() if row["kind"] == "benchmark"]
     assert len(rows) == 2
     assert all(row["timing"]["against"][0]["baseline"] == "torch_cpu" for row in rows)
