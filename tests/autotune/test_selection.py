@@ -27,6 +27,13 @@ FAST_B = {"a": 3.0, "b": 1.0}
 KEY = PROBLEM.key
 
 
+@pytest.fixture(autouse=True)
+def _times_by_sleeping_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SleepClock()
+    for module in (candidates, probed_call, timing):
+        monkeypatch.setattr(module, "time", clock)
+
+
 # What is timed.
 
 
@@ -66,12 +73,9 @@ def test_where_all_fail_the_heuristic_chooses() -> None:
     assert (decision.called, decision.reason) == ("b", "no candidate was timed")
 
 
-def test_the_cost_of_a_decision_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SleepClock()
-    for module in (candidates, probed_call, timing):
-        monkeypatch.setattr(module, "time", clock)
+def test_the_cost_of_a_decision_is_bounded() -> None:
     decision, _ = Planted({"a": 1.0, "b": 400.0}).select()
-    assert decision.probe_ms < 420  # one call of the slow one beside the first
+    assert 400 <= decision.probe_ms < 420  # one call of the slow one beside the first
     assert "a 1" in decision.notes()
     assert re.search(r"decided in \d+ ms beside \d+ ms of first calls", decision.notes())
 

@@ -19,9 +19,7 @@ _ENDINGS = {"skipped": "refused", "passed": "not timed"}
 
 def bands_of(rows: Sequence[Row], summary: Sequence[Answer], unproven: Collection[standing.Key]) -> list[Band]:
     """Returns a band for each case, in their order. summary: the cases' answers, of which the certainly fastest is bold."""
-    by_case: dict[str, list[Row]] = {}
-    for row in standing.in_order(rows):
-        by_case.setdefault(row.case, []).append(row)
+    by_case = standing.by_case(standing.in_order(rows))
     bold: dict[str, dict[str, str]] = {}
     for answer in summary:
         bold.setdefault(answer.case, {})[answer.column] = answer.bold
