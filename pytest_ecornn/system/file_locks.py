@@ -15,7 +15,7 @@ from pathlib import Path
 if sys.platform != "win32":
     import fcntl
 
-_MAX_OWNER_BYTES = 64
+_OWNER_BYTES = 64
 _KINDS = ((stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISREG, "a file that this user cannot write"))
 
 
@@ -73,15 +73,15 @@ def wait_for_lock(descriptor: int, is_shared: bool = False) -> None:
 
 def write_owner(descriptor: int, run: int) -> None:
     """Writes down this process and its run, for those who wait. A full disk is no reason to fail."""
+    record = f"{os.getpid()} {run}\n".rjust(_OWNER_BYTES)  # of one length and in one write: no reader gets half of it
     with suppress(OSError):
-        os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)
-        os.write(descriptor, f"{os.getpid()} {run}\n".encode())
+        os.write(descriptor, record.encode())
 
 
 def owner(descriptor: int) -> tuple[int, int] | None:
     """The process that locked the file last, and its run; None where that is unknown."""
     os.lseek(descriptor, 0, os.SEEK_SET)
-    words = os.read(descriptor, _MAX_OWNER_BYTES).split()
+    words = os.read(descriptor, _OWNER_BYTES).split()
     is_known = len(words) == 2 and all(word.isdigit() for word in words)
     return (int(words[0]), int(words[1])) if is_known else None

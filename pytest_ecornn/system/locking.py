@@ -17,7 +17,8 @@ from pathlib import Path
 
 from pytest_ecornn.system import file_locks
 
-_PASSING_SECONDS = 0.01
+_POLL_SECONDS = 0.01
+_QUIET_SECONDS = 0.5  # a process that has just locked has yet to write its name: until then the file names an earlier one
 _PURPOSE = "this file gives a timed row the machine to itself, and no implementation is at fault"
 
 
@@ -97,16 +98,21 @@ class MachineLock:
         return descriptor
 
     def _is_soon_locked(self, descriptor: int, is_shared: bool) -> bool:
-        """Whether the file was locked now or a moment later: most processes only pass through the turnstile."""
-        if file_locks.try_lock(descriptor, is_shared):
-            return True
-        time.sleep(_PASSING_SECONDS)
-        return file_locks.try_lock(descriptor, is_shared)
+        """Whether the file could be locked before the wait is worth a line. Polls no longer than until its own run holds it."""
+        until = time.monotonic() + _QUIET_SECONDS
+        while not file_locks.try_lock(descriptor, is_shared):
+            if time.monotonic() > until or self._is_own_run(file_locks.owner(descriptor)):
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
+
+    def _is_own_run(self, owner: tuple[int, int] | None) -> bool:
+        return owner is not None and owner[1] == self.run
 
     def _announce(self, owner: tuple[int, int] | None) -> None:
         """Says whom this process waits for, unless it belongs to the same run, or to another that was named before."""
         run = owner[1] if owner else None
-        if run == self.run or run in self.announced:
+        if self._is_own_run(owner) or run in self.announced:
             return
         self.announced.add(run)
         who = f"process {owner[0]}" if owner else "another process"

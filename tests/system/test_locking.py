@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ecornn.system import file_locks
 from pytest_ecornn.system.gpus.lock import GpuTimingLock
 from pytest_ecornn.system.locking import MachineLock
 
@@ -146,13 +148,27 @@ def test_whom_it_waits_for_is_said_once_and_not_of_its_own_run(tmp_path: Path, i
     said: list[str] = []
     waiting = MachineLock(tmp_path / "lock")
     waiting.say = said.append
-    with worker(tmp_path, "exclusive", 2, 0.5) as holder:
+    with worker(tmp_path, "exclusive", 2, 1.0) as holder:
         waiting.run = holder.pid if is_own_run else 1
         for turn in (1, 2):
             wait_for(tmp_path, "+exclusive", turn)
             with waiting.shared():
                 pass
     assert [line.split(",")[0] for line in said] == ([] if is_own_run else [f"waiting for the machine: process {holder.pid}"])
+
+
+@pytest.mark.parametrize("owner", ["", "12 34\n"], ids=["none", "another's"])
+def test_nobody_is_blamed_before_the_holder_had_time_to_write_its_name(tmp_path: Path, owner: str) -> None:
+    (tmp_path / "lock").write_text(owner)
+    held, said = file_locks.open_file(tmp_path / "lock"), list[str]()
+    assert file_locks.try_lock(held)
+    lock = MachineLock(tmp_path / "lock")
+    lock.say = said.append
+    release = threading.Timer(0.2, os.close, [held])
+    release.start()
+    with lock.shared():
+        release.join()
+    assert not said
 
 
 def test_the_default_is_one_file_a_user_in_the_temporary_folder() -> None:
