@@ -20,6 +20,8 @@ from tests.helpers.reporting.browser import browser, open_file  # noqa: F401 - f
 
 _DESELECTED = pytest.StashKey[int]()
 _GPU_LOCK = Path(tempfile.gettempdir()) / f"pytest-ecornn-tests-{os.getuid() if hasattr(os, 'getuid') else 'all'}.lock"
+_TESTS = Path(__file__).parent
+_SECONDS = 300  # of a test; rows of the suites have no limit here, since one of the profile "thorough" may take longer
 _has_gpu = torch.cuda.is_available()
 
 
@@ -55,6 +57,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not is_left_out(item)]
+    for item in items:
+        if item.path.is_relative_to(_TESTS):
+            item.add_marker(pytest.mark.timeout(_SECONDS, method="thread"))
     items.sort(key=lambda item: not _takes_long(item))
 
 

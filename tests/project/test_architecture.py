@@ -46,3 +46,10 @@ def test_no_test_module_is_imported() -> None:
     """What two of them share is in tests/helpers."""
     imported = re.compile(r"^\s*from tests\b.*\b(?:test_|conftest\b)", re.M)
     assert [path for path in (ROOT / "tests").rglob("*.py") if imported.search(path.read_text())] == []
+
+
+def test_each_test_ends_in_time_and_rows_of_suites_may_take_longer(request: pytest.FixtureRequest) -> None:
+    limit = request.node.get_closest_marker("timeout")
+    assert limit is not None
+    assert limit.args[0] > 0
+    assert not request.config.getini("timeout")
