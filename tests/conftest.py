@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ecornn.system.locking import MachineLock
-from tests.helpers.ci_only import IS_CI, is_left_out
+from tests.helpers.ci_only import is_left_out
 from tests.helpers.reporting.browser import browser, open_file  # noqa: F401 - fixtures
 
 _DESELECTED = pytest.StashKey[int]()
@@ -52,11 +52,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what only CI runs, unless ECORNN_CI is set. What takes long comes first, lest one worker end with it alone."""
-    left_out = [] if IS_CI else [item for item in items if is_left_out(item)]
+    left_out = [item for item in items if is_left_out(item)]
     config.stash[_DESELECTED] = len(left_out)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not is_left_out(item)]
+        dropped = set(left_out)
+        items[:] = [item for item in items if item not in dropped]
     for item in items:
         if item.path.is_relative_to(_TESTS):
             item.add_marker(pytest.mark.timeout(_SECONDS, method="thread"))
@@ -92,4 +93,4 @@ def pytest_testnodedown(node: Any, error: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if count := config.stash.get(_DESELECTED, 0):
-        terminalreporter.write_line(f"{count} tests that only CI runs are left out: ECORNN_CI=1 runs them too")
+        terminalreporter.write_line(f"{count} tests are left out: ECORNN_CI=all runs them too")

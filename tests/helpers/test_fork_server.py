@@ -5,12 +5,9 @@ from __future__ import annotations
 import signal
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from tests.helpers.ci_only import is_left_out
 from tests.helpers.foreign import Foreign, environment
 
 _LOADED = "import sys; print('torch' in sys.modules)"
@@ -50,14 +47,3 @@ def test_a_signal_reaches_the_forked_process(tmp_path: Path) -> None:
         process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == -signal.SIGTERM
-
-
-def test_one_in_n_of_a_tests_parameters_is_left() -> None:
-    def item(number: int, **arguments: Any) -> Any:
-        marker = SimpleNamespace(args=(3,))
-        return SimpleNamespace(name=f"test_it[{number}]", get_closest_marker=lambda name: marker if name in arguments else None)
-
-    left = [number for number in range(300) if not is_left_out(item(number, thinned=True))]
-    assert 60 <= len(left) <= 140
-    assert is_left_out(item(0, ci_only=True))
-    assert not is_left_out(item(0))
