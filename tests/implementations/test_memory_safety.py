@@ -60,6 +60,7 @@ def reported(*arguments: object) -> list[str]:
     return parts
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.ci_only
 @needs_compiler
 @pytest.mark.timeout(1200)

@@ -211,7 +211,8 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
             "type": float,
             "default": 300.0,
             "metavar": "SECONDS",
-            "help": "With --ecornn-isolate: time that a row may take, save waiting for the machine. Default: 300.",
+            "help": "With --ecornn-isolate: time that a row may take, save waiting for the machine. A drawn row of "
+            "--ecornn-profile thorough may need more. Default: 300.",
         },
     ),
     (

@@ -73,6 +73,7 @@ def test_every_kernel_is_compiled_here() -> None:
     assert {file.name for file in FOLDER.rglob("*.cu")} == set(VARIANTS)
 
 
+@pytest.mark.thinned(2)
 @needs_nvrtc
 @pytest.mark.parametrize(
     ("name", "capability"),

@@ -225,6 +225,7 @@ FAULTS_LEFT_OVER = {
 }
 
 
+@pytest.mark.thinned(3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(("kernel", "fault"), [(kernel, fault) for kernel, faults in KERNELS.items() for fault in faults])
@@ -241,6 +242,7 @@ def test_faults_of_the_handoff_are_seen(kernel: str, fault: str, monkeypatch: py
     expect_seen(case, monkeypatch, kernel, *KERNELS[kernel][fault])
 
 
+@pytest.mark.thinned(3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("fault", FAULTS_LEFT_OVER)

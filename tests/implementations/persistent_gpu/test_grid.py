@@ -152,6 +152,7 @@ PLANTED = [
 ]
 
 
+@pytest.mark.thinned(3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(

@@ -168,6 +168,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.thinned(3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(("name", "fault"), [(name, fault) for name, faults in PLANTED.items() for fault in faults])

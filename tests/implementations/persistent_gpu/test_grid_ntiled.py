@@ -195,6 +195,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.thinned(3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("label", FAULTS)

@@ -154,6 +154,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.thinned(3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("label", FAULTS)
@@ -201,6 +202,7 @@ BACKWARD_FAULTS = {
 }
 
 
+@pytest.mark.thinned(3)
 @needs_compiler
 @pytest.mark.usefixtures("backward_on_cpu")
 @pytest.mark.parametrize("label", BACKWARD_FAULTS)

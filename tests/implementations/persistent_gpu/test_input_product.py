@@ -213,6 +213,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.thinned(3)
 @needs_compiler
 @pytest.mark.usefixtures("launched")
 @pytest.mark.parametrize("kernel", ["load_threads", "grid"], indirect=True)

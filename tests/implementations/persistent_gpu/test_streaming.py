@@ -272,6 +272,7 @@ KERNELS: dict[str, tuple[bool, MakeForm, int]] = {
 }
 
 
+@pytest.mark.thinned(3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -296,6 +297,7 @@ FAULTS_OF_SEVERAL_TILES = {
 }
 
 
+@pytest.mark.thinned(3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("fault", FAULTS_OF_SEVERAL_TILES)

@@ -278,6 +278,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned(3)
 @needs_compiler
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_of_the_handoff_are_seen(fault: str, in_waves: list[WavefrontConfig], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -429,6 +429,7 @@ PLANTED += [("state_exchange.cuh", fault, WITHOUT["timestamps"]) for fault in FA
 IDS = [*(f"{name} {label}" for name, faults in FAULTS.items() for label in faults), *FAULTS_OF_BARRIERS]
 
 
+@pytest.mark.thinned(3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(("name", "fault", "techniques"), PLANTED, ids=IDS)
@@ -449,6 +450,7 @@ def fails(case: Case, order: int, techniques: Techniques = ALL) -> bool:
         return True
 
 
+@pytest.mark.thinned(3)
 @needs_compiler
 @pytest.mark.usefixtures("on_clusters")
 @pytest.mark.parametrize("fault", FAULTS_OF_CLUSTERS.values(), ids=FAULTS_OF_CLUSTERS)
