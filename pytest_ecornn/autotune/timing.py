@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Thread
-from typing import Any
 
 import torch
 
 from pytest_ecornn.autotune.decision import Timing
 from pytest_ecornn.autotune.probed_call import ProbedCall
+from pytest_ecornn.system.error_line import error_line
 from pytest_ecornn.system.gpus.others import GpuOthers
 
 BUDGET_MS = 50.0  # of all timed calls, or BUDGET_CALLS calls of the fastest candidate if they take longer
@@ -213,8 +213,7 @@ def _failure_recorded(result: Measurement, name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        first: Any = next(iter(str(error).splitlines()), "")
-        result.failures[name] = f"{type(error).__name__}: {first[:_MAX_REASON_CHARS]}"
+        result.failures[name] = error_line(error, _MAX_REASON_CHARS)
 
 
 def _elapsed_ms(start: float) -> float:

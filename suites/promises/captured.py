@@ -12,6 +12,7 @@ from pytest_ecornn.measurement.measurement import Arm, measure
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import Graph, GraphArm
 from pytest_ecornn.run.discovery import discover
+from pytest_ecornn.system.error_line import error_line, first_line
 from pytest_ecornn.system.graphs import NotCaptured
 from pytest_ecornn.verification.verification import Candidate
 
@@ -53,5 +54,4 @@ def capture(
 
 def reason_of(error: Exception) -> str:
     """Why there is nothing to measure, in one line."""
-    first = next(iter(str(error).splitlines()), "")
-    return first if isinstance(error, (Unsupported, NotCaptured)) else f"{type(error).__name__}: {first}"
+    return first_line(error) if isinstance(error, (Unsupported, NotCaptured)) else error_line(error)

@@ -8,10 +8,9 @@ has no ratio and is counted. Source of DeepBench: github.com/baidu-research/Deep
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,13 @@ from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.common.alternating import Replay
 from pytest_ecornn.suites.published.common.bars import format_ratio
 from pytest_ecornn.suites.published.common.ratios import geometric_mean
-from pytest_ecornn.suites.published.common.rebuilt import from_json
+from pytest_ecornn.suites.published.common.report_files import read_report, write_report
 from pytest_ecornn.suites.published.common.wall_clock import sample
 from pytest_ecornn.suites.published.selection_parts import problems
 from pytest_ecornn.suites.published.selection_parts.modules import BASELINE, make_call, make_module, precision_set
 from pytest_ecornn.suites.published.selection_parts.problems import MODES, SelectionProblem
 from pytest_ecornn.system import machine
+from pytest_ecornn.system.error_line import error_line
 
 SCHEMA_VERSION = 1
 SETS = {
@@ -73,17 +73,11 @@ class Report:
     rows: list[KernelRow] = field(default_factory=list)
 
     def write(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "kernels.md").write_text(render(self))
-        (folder / "kernels.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION, **asdict(self)}) + "\n")
+        write_report(self, render(self), folder, "kernels", SCHEMA_VERSION)
 
     @classmethod
     def read(cls, path: Path) -> Report:
-        fields = json.loads(path.read_text())
-        if (version := fields.pop("schema_version", None)) != SCHEMA_VERSION:
-            raise ValueError(f"{path}: expected schema version {SCHEMA_VERSION}, got {version}")
-        report: Report = from_json(cls, fields)
-        return report
+        return read_report(cls, path, SCHEMA_VERSION)
 
 
 def selected(sets: Sequence[str], precisions: Sequence[str]) -> list[SelectionProblem]:
@@ -104,7 +98,7 @@ def measure(problem: SelectionProblem, device: torch.device, rounds: int = ROUND
             samples = sample(calls, device, rounds, _BLOCK_US)
             kernel.status_of(device).check()  # which replays do not ask
         except (ValueError, RuntimeError) as error:  # or no memory: one problem's failure costs its row alone
-            return KernelRow(problem, reason=f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:200]}")
+            return KernelRow(problem, reason=error_line(error, 200))
     times_us = {name: median_interval(of_name) for name, of_name in samples.items()}
     return KernelRow(problem, times_us, paired_ratio(samples[BASELINE], samples[OURS]), _forms(problem, device))
 

@@ -8,22 +8,22 @@ the report lacks. Source: EcoRNN, arXiv 1805.08899, figure 5.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pytest_ecornn.suites.published.common.rebuilt import from_json
+from pytest_ecornn.suites.published.common.report_files import read_report, write_report
 from pytest_ecornn.suites.published.selection_parts import problems, selection_tables, selection_times
 from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
 from pytest_ecornn.suites.published.selection_parts.selection_times import SelectionRow
 from pytest_ecornn.system import machine
+from pytest_ecornn.system.error_line import error_line
 
 SCHEMA_VERSION = 1
 SETS = ("ecornn", "deepbench", "drawn", "scans")
@@ -43,17 +43,11 @@ class Report:
     rows: list[SelectionRow] = field(default_factory=list)
 
     def write(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "selection.md").write_text(selection_tables.render(self))
-        (folder / "selection.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION, **asdict(self)}) + "\n")
+        write_report(self, selection_tables.render(self), folder, "selection", SCHEMA_VERSION)
 
     @classmethod
     def read(cls, path: Path) -> Report:
-        fields = json.loads(path.read_text())
-        if fields.pop("schema_version") != SCHEMA_VERSION:
-            raise ValueError(f"{path}: expected schema version {SCHEMA_VERSION}")
-        report: Report = from_json(cls, fields)
-        return report
+        return read_report(cls, path, SCHEMA_VERSION)
 
 
 def selected(sets: Sequence[str], seed: int, count: int) -> list[SelectionProblem]:
@@ -104,8 +98,7 @@ def _row(
     try:
         return selection_times.measure(problem, device, confidence, rounds)
     except Exception as error:  # one problem's failure must not end the others' measurement
-        reason = next(iter(str(error).splitlines()), "")
-        return SelectionRow(problem, refusals={"all": f"{type(error).__name__}: {reason[:200]}"})
+        return SelectionRow(problem, refusals={"all": error_line(error, 200)})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

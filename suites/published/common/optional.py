@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from pytest_ecornn.system.error_line import error_line
+
 NOT_REACHED = "not reached in the time allowed"  # the reason where a part's time was over before
 OUT_OF_MEMORY = torch.OutOfMemoryError.__name__  # in the reason where a device's memory did not suffice
 _IMPLEMENTATIONS = "pytest_ecornn.implementations"
@@ -39,5 +41,4 @@ def reason(error: BaseException) -> str:
     """An exception in one line, as a table's cell has it."""
     if isinstance(error, Unavailable):
         return str(error)
-    first = next(iter(str(error).splitlines()), "")
-    return f"{type(error).__name__}: {first[:160]}"
+    return error_line(error, 160)

@@ -10,6 +10,7 @@ from typing import Any
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.run.discovery import ImplementationInfo, discover
 from pytest_ecornn.run.items.items import build_and_compare
+from pytest_ecornn.system.error_line import error_line
 from pytest_ecornn.verification.calls import Call, WrongResult
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.outcomes import SkipCheck
@@ -47,7 +48,7 @@ def _prepared(name: str, case: Case, build: Build) -> Candidate | str:
     except WrongResult as error:
         return _print_failure(f"{name} is wrong on {case}: {error}")
     except Exception as error:  # one implementation's failure must not end the others' measurement
-        return f"raised {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        return f"raised {error_line(error)}"
 
 
 def failure_text(candidate: Candidate, comparisons: list[TensorCheck]) -> str:

@@ -16,6 +16,7 @@ from pytest_ecornn.suites.published.common.alternating import Replay
 from pytest_ecornn.suites.published.common.wall_clock import Calls, sample
 from pytest_ecornn.suites.published.selection_parts.modules import AUTO, backends, make_call, make_module, precision_set
 from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
+from pytest_ecornn.system.error_line import first_line
 
 _BLOCK_US = 2500.0
 ROUNDS = 9
@@ -84,7 +85,7 @@ def measure(problem: SelectionProblem, device: torch.device, confidence: float, 
                 calls[backend]()
             except (ValueError, torch.OutOfMemoryError) as error:
                 calls.pop(backend, None)
-                refusals[backend] = next(iter(str(error).splitlines()), type(error).__name__)
+                refusals[backend] = first_line(error) or type(error).__name__
         calls[AUTO] = call
         called = _column(calls, device, confidence, rounds, _name(decision.called if decision else _ran(notes)))
         replayed = None
