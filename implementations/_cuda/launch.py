@@ -23,7 +23,7 @@ class Launch(NamedTuple):
 
 
 def params_struct(types: str) -> struct.Struct:
-    """What packs the fields of a kernel's Params: a C struct, whose size is a multiple of its largest field's."""
+    """Returns the layout of a kernel's Params: a C struct, whose size is a multiple of its largest field's."""
     largest = max(types, key=struct.calcsize)
     return struct.Struct(f"@{types}0{largest}")
 

@@ -38,7 +38,7 @@ class ChipRates:
 
 @dataclass(frozen=True, kw_only=True)
 class ProductCoefficients:
-    """What a tile's product takes beyond `ChipRates`.
+    """Costs of a tile's product beyond `ChipRates`.
 
     issue_loss: the factor that warps lose beside mma and reads of shared memory. one_tile_grid_read_loss: the same of reads, of
     one tile's product forward in a grid. unspilled_m_tiles: M tiles of split float32 whose sums have registers forward.

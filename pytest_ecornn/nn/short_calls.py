@@ -113,7 +113,7 @@ def _states_of(hx: Any) -> tuple[Tensor, ...]:
 
 
 def _key(module: Any, x: Tensor, hx: Any) -> Hashable:
-    """What kinds of calls differ in. The guard checks layouts, dtypes, devices and gradients' needs of all tensors."""
+    """A key of calls of one kind. The guard checks layouts, dtypes, devices and gradients' needs of all tensors."""
     return (
         x.shape, type(hx), x.requires_grad, module.training, module.dropout, module.batch_first, torch.is_grad_enabled(),
         torch._C._is_any_autocast_enabled(), torch._C._get_deterministic_algorithms(), _rnn_precision(),

@@ -138,10 +138,10 @@ class PackedLoop(Loop):
     def advance(
         self, t: int, x: Tensor, state: GateTensors, parameters: Parameters, lengths: Tensor | None
     ) -> tuple[GateTensors, Tensor]:
-        before = state if self.resets is None else self.started(state, self.resets, t)
+        before = state if self.resets is None else self.apply_reset(state, self.resets, t)
         return super().advance(t, x, before, parameters, lengths)
 
-    def started(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
+    def apply_reset(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
         """The state that step t starts from. resets: [T, B]."""
         return cells.apply_reset(state, resets[t])
 

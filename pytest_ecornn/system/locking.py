@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from pytest_ecornn.system import file_locks
 
-_POLL_SECONDS = 0.01
+_PASSING_SECONDS = 0.01
 _QUIET_SECONDS = 0.5  # a process that has just locked has yet to write its name: until then the file names an earlier one
 _PURPOSE = "this file gives a timed row the machine to itself, and no implementation is at fault"
 
@@ -86,8 +87,8 @@ class MachineLock:
         descriptor = _open(path)
         try:
             if not self._is_soon_locked(descriptor, is_shared):
-                self._announce(file_locks.owner(descriptor))
-                file_locks.wait_for_lock(descriptor, is_shared)
+                with self._announced_later(descriptor):
+                    file_locks.wait_for_lock(descriptor, is_shared)
             file_locks.write_owner(descriptor, self.run)
         except file_locks.UnsupportedLock as error:
             os.close(descriptor)
@@ -98,21 +99,28 @@ class MachineLock:
         return descriptor
 
     def _is_soon_locked(self, descriptor: int, is_shared: bool) -> bool:
-        """Whether the file could be locked before the wait is worth a line. Polls no longer than until its own run holds it."""
-        until = time.monotonic() + _QUIET_SECONDS
-        while not file_locks.try_lock(descriptor, is_shared):
-            if time.monotonic() > until or self._is_own_run(file_locks.owner(descriptor)):
-                return False
-            time.sleep(_POLL_SECONDS)
-        return True
+        """Whether the file was locked now or a moment later: most processes only pass through the turnstile."""
+        if file_locks.try_lock(descriptor, is_shared):
+            return True
+        time.sleep(_PASSING_SECONDS)
+        return file_locks.try_lock(descriptor, is_shared)
 
-    def _is_own_run(self, owner: tuple[int, int] | None) -> bool:
-        return owner is not None and owner[1] == self.run
+    @contextmanager
+    def _announced_later(self, descriptor: int) -> Iterator[None]:
+        """Announces the file's holder, of a wait that takes longer than the holder to write its name."""
+        timer = threading.Timer(_QUIET_SECONDS, lambda: self._announce(file_locks.owner(descriptor)))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
 
     def _announce(self, owner: tuple[int, int] | None) -> None:
         """Says whom this process waits for, unless it belongs to the same run, or to another that was named before."""
         run = owner[1] if owner else None
-        if self._is_own_run(owner) or run in self.announced:
+        if run == self.run or run in self.announced:
             return
         self.announced.add(run)
         who = f"process {owner[0]}" if owner else "another process"

@@ -23,7 +23,7 @@ _BLOCK_FILL = ("block-1", "block-2", "block-3", "block-4")
 
 
 class Signal(Enum):
-    """What an arrow says: its colour, its dashes, and its meaning in the legend."""
+    """Meaning of an arrow: its colour, its dashes, and its line in the legend."""
 
     FULL = ("green", "", "full: data of the same block may be read")
     EMPTY = ("ochre", "6 4", "empty: a buffer may be written again")
@@ -33,7 +33,7 @@ class Signal(Enum):
 
 
 class Kind(Enum):
-    """What a role does in a box: its fill, and its meaning in the legend."""
+    """Work of a role in a box: its fill, and its line in the legend."""
 
     WORK = ("page", "works")
     WAIT = ("wait", "waits")
@@ -51,7 +51,7 @@ class Lifeline:
 
 @dataclass(frozen=True)
 class Box:
-    """What a role does. lines: the text."""
+    """A step of a role. lines: its text."""
 
     role: int
     lines: tuple[str, ...]
@@ -120,7 +120,7 @@ class Diagram:
 
     @property
     def _legend(self) -> list[list[Signal | Kind]]:
-        """What the picture has, in lines of the legend."""
+        """The signals and kinds that the picture has, in lines of the legend."""
         items = [item for row in self.rows for item in row]
         signals = [signal for signal in Signal if any(isinstance(one, Arrow) and one.signal is signal for one in items)]
         kinds = [kind for kind in Kind if any(isinstance(one, Box) and one.kind is kind for one in items)]
@@ -140,7 +140,7 @@ class Diagram:
             raise ValueError(f"things overlap in the row {row}")
 
     def _span(self, item: Box | Arrow) -> tuple[float, float]:
-        """Where an item begins and ends, left to right."""
+        """Left and right end of an item."""
         if isinstance(item, Box):
             half = self.spacing / 2 - _BOX_GAP / 2
             _check_text(item.lines, self.spacing - _BOX_GAP - 6)

@@ -12,5 +12,5 @@ CELL = "rnn_tanh"
 
 
 class Fault(PackedLoop):
-    def started(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
-        return super().started(state, resets.roll(-1, 0) if self.is_reverse else resets, t)
+    def apply_reset(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
+        return super().apply_reset(state, resets.roll(-1, 0) if self.is_reverse else resets, t)

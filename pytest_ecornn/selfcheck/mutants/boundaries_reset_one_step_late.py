@@ -12,7 +12,7 @@ CELL = "minlstm"
 
 
 class Fault(PackedLoop):
-    def started(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
+    def apply_reset(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
         late = resets.roll(-1 if self.is_reverse else 1, 0)
         late[-1 if self.is_reverse else 0] = False
-        return super().started(state, late, t)
+        return super().apply_reset(state, late, t)

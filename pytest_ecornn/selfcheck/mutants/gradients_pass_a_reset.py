@@ -12,5 +12,5 @@ CELL = "minlstm_positive"
 
 
 class Fault(PackedLoop):
-    def started(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
-        return tuple(with_value(s, shown) for s, shown in zip(state, super().started(state, resets, t), strict=True))
+    def apply_reset(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
+        return tuple(with_value(s, shown) for s, shown in zip(state, super().apply_reset(state, resets, t), strict=True))

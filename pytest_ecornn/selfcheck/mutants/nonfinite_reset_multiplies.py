@@ -12,5 +12,5 @@ CELL = "mingru"
 
 
 class Fault(PackedLoop):
-    def started(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
+    def apply_reset(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
         return tuple(s * (~resets[t]).to(s.dtype)[:, None] for s in state)

@@ -11,5 +11,5 @@ CAUGHT_BY = "equivalence: output"
 
 
 class Fault(PackedLoop):
-    def started(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
-        return super().started(state, resets, t)[0], state[1]
+    def apply_reset(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
+        return super().apply_reset(state, resets, t)[0], state[1]

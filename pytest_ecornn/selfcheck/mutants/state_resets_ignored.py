@@ -12,5 +12,5 @@ CELL = "gru"
 
 
 class Fault(PackedLoop):
-    def started(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
+    def apply_reset(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
         return state
