@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -87,8 +86,8 @@ class MachineLock:
         descriptor = _open(path)
         try:
             if not self._is_soon_locked(descriptor, is_shared):
-                with self._announced_later(descriptor):
-                    file_locks.wait_for_lock(descriptor, is_shared)
+                self._announce(file_locks.owner(descriptor))
+                file_locks.wait_for_lock(descriptor, is_shared)
             file_locks.write_owner(descriptor, self.run)
         except file_locks.UnsupportedLock as error:
             os.close(descriptor)
@@ -99,28 +98,21 @@ class MachineLock:
         return descriptor
 
     def _is_soon_locked(self, descriptor: int, is_shared: bool) -> bool:
-        """Whether the file was locked now or a moment later: most processes only pass through the turnstile."""
-        if file_locks.try_lock(descriptor, is_shared):
-            return True
-        time.sleep(_PASSING_SECONDS)
-        return file_locks.try_lock(descriptor, is_shared)
+        """Whether the file was locked before the wait is worth a line: at once for another process of this run."""
+        until = time.monotonic() + _QUIET_SECONDS
+        while not file_locks.try_lock(descriptor, is_shared):
+            time.sleep(_PASSING_SECONDS)  # most only pass through the turnstile
+            if time.monotonic() > until or self._is_own_run(file_locks.owner(descriptor)):
+                return file_locks.try_lock(descriptor, is_shared)
+        return True
 
-    @contextmanager
-    def _announced_later(self, descriptor: int) -> Iterator[None]:
-        """Announces the file's holder, of a wait that takes longer than the holder to write its name."""
-        timer = threading.Timer(_QUIET_SECONDS, lambda: self._announce(file_locks.owner(descriptor)))
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            timer.join()
+    def _is_own_run(self, owner: tuple[int, int] | None) -> bool:
+        return owner is not None and owner[1] == self.run
 
     def _announce(self, owner: tuple[int, int] | None) -> None:
         """Says whom this process waits for, unless it belongs to the same run, or to another that was named before."""
         run = owner[1] if owner else None
-        if run == self.run or run in self.announced:
+        if self._is_own_run(owner) or run in self.announced:
             return
         self.announced.add(run)
         who = f"process {owner[0]}" if owner else "another process"

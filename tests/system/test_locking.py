@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -21,17 +21,22 @@ from pytest_ecornn.system.locking import MachineLock
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no flock on Windows, where the lock does nothing")
 
 # Takes the lock `count` times for `seconds` each and notes every entry and exit: O_APPEND writes this short are atomic.
-# Of a process that has GPU `gpu` it takes that one's lock.
+# Of a process that has GPU `gpu` it takes that one's lock. In the folder `start` it says that it is ready, and waits for "go".
 WORKER = """
 import os, sys, time
 from pathlib import Path
 from pytest_ecornn.system.locking import MachineLock
-path, log, kind, count, seconds, gpu = sys.argv[1:]
+path, log, kind, count, seconds, gpu, start = sys.argv[1:]
 lock, out = MachineLock(Path(path)), os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 if gpu:
     from pytest_ecornn.system.gpus import lock as gpu_lock
     gpu_lock.device_lock = lambda device: MachineLock(Path(path + gpu))
     lock = gpu_lock.GpuTimingLock(Path(path))
+    lock.run = os.getppid()  # as workers of one run
+if start:
+    Path(f"{start}/{os.getpid()}").touch()
+    while not Path(f"{start}/go").exists():
+        time.sleep(0.002)
 for _ in range(int(count)):
     with getattr(lock, kind)():
         os.write(out, f"+{gpu}{kind}\\n".encode())
@@ -41,8 +46,10 @@ for _ in range(int(count)):
 
 
 @contextmanager
-def worker(folder: Path, kind: str, count: int, seconds: float, gpu: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    arguments = [str(folder / "lock"), str(folder / "log"), kind, str(count), str(seconds), gpu]
+def worker(
+    folder: Path, kind: str, count: int, seconds: float, gpu: str = "", start: Path | str = ""
+) -> Iterator[subprocess.Popen[bytes]]:
+    arguments = [str(folder / "lock"), str(folder / "log"), kind, str(count), str(seconds), gpu, str(start)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     process = subprocess.Popen([sys.executable, "-c", WORKER, *arguments], env=environment)
     try:
@@ -50,6 +57,13 @@ def worker(folder: Path, kind: str, count: int, seconds: float, gpu: str = "") -
     finally:
         process.kill()
         process.wait()
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 def wait_for(folder: Path, line: str, count: int = 1) -> None:
@@ -177,10 +191,13 @@ def test_the_default_is_one_file_a_user_in_the_temporary_folder() -> None:
 
 
 def test_gpus_time_side_by_side_and_none_beside_what_needs_the_machine(tmp_path: Path) -> None:
-    kinds = [(gpu, kind) for gpu in "ab" for kind in ("exclusive", "exclusive", "shared")]
+    kinds, start = [(gpu, kind) for gpu in "ab" for kind in ("exclusive", "exclusive", "shared")], tmp_path / "start"
+    start.mkdir()
     with ExitStack() as workers:
-        processes = [workers.enter_context(worker(tmp_path, kind, 30, 0.005, gpu)) for gpu, kind in kinds]
-        processes.append(workers.enter_context(worker(tmp_path, "exclusive", 10, 0.002)))
+        processes = [workers.enter_context(worker(tmp_path, kind, 30, 0.005, gpu, start)) for gpu, kind in kinds]
+        processes.append(workers.enter_context(worker(tmp_path, "exclusive", 10, 0.002, "", start)))
+        wait_until(lambda: len([*start.iterdir()]) == len(processes))
+        (start / "go").touch()
         assert [process.wait(90) for process in processes] == [0] * len(processes)
     inside, together = dict.fromkeys(["aexclusive", "ashared", "bexclusive", "bshared", "exclusive"], 0), False
     for event in (tmp_path / "log").read_text().split():
