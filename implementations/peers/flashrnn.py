@@ -16,6 +16,7 @@ from pytest_ecornn.implementations.peers._flashrnn import GATES, fused_lstm, loa
 from pytest_ecornn.implementations.peers._packages import can_compile
 from pytest_ecornn.implementations.peers._peer import device_skip_reason
 from pytest_ecornn.reference.precision import tf32_refusal
+from pytest_ecornn.system.error_line import first_line
 
 _BATCH, _HIDDEN = 8, 128  # B and H must be multiples of them
 
@@ -46,7 +47,7 @@ class FlashRnn(Implementation):
             with on_device(case):
                 load(case.batch, case.hidden_size, case.device)
         except (RuntimeError, ValueError, ImportError) as error:
-            raise Unsupported(f"does not build: {next(iter(str(error).splitlines()), '')[:200]}") from error
+            raise Unsupported(f"does not build: {first_line(error)[:200]}") from error
         return make_layer(case, weights)
 
     def cost(self, case: Case) -> Cost:

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from pytest_ecornn.system.error_line import error_line
+
 _MAX_REASON_CHARS = 200
 # An allocator that still believes in them asks them at the next capture, so they must not be collected.
 _failed: list[torch.cuda.CUDAGraph] = []
@@ -82,8 +84,7 @@ def _capture_error_reason() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        first = next(iter(str(error).splitlines()), "")
-        raise NotCaptured(f"it cannot be captured ({type(error).__name__}: {first[:_MAX_REASON_CHARS]})") from error
+        raise NotCaptured(f"it cannot be captured ({error_line(error, _MAX_REASON_CHARS)})") from error
 
 
 @contextmanager

@@ -59,18 +59,16 @@ def worker(
         process.wait()
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+def wait_until(is_so: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
     while not is_so():
-        assert time.monotonic() < end
+        assert time.monotonic() < end, f"expected {what} within {seconds:g} s"
         time.sleep(0.005)
 
 
 def wait_for(folder: Path, line: str, count: int = 1) -> None:
-    end = time.monotonic() + 30
-    while not (folder / "log").exists() or (folder / "log").read_text().split().count(line) < count:
-        assert time.monotonic() < end, f"expected {count} {line!r} within 30 s"
-        time.sleep(0.005)
+    log = folder / "log"
+    wait_until(lambda: log.exists() and log.read_text().split().count(line) >= count, f"{count} {line!r}")
 
 
 def test_nobody_is_inside_beside_a_writer_and_readers_are_together(tmp_path: Path) -> None:
@@ -196,7 +194,7 @@ def test_gpus_time_side_by_side_and_none_beside_what_needs_the_machine(tmp_path:
     with ExitStack() as workers:
         processes = [workers.enter_context(worker(tmp_path, kind, 30, 0.005, gpu, start)) for gpu, kind in kinds]
         processes.append(workers.enter_context(worker(tmp_path, "exclusive", 10, 0.002, "", start)))
-        wait_until(lambda: len([*start.iterdir()]) == len(processes))
+        wait_until(lambda: len([*start.iterdir()]) == len(processes), "all workers", 60.0)
         (start / "go").touch()
         assert [process.wait(90) for process in processes] == [0] * len(processes)
     inside, together = dict.fromkeys(["aexclusive", "ashared", "bexclusive", "bshared", "exclusive"], 0), False
