@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._common.gradient_sizes import GradientSizes
-from pytest_ecornn.implementations._common.input_gemm import InputGemm, make_input_gemm
+from pytest_ecornn.implementations._common.input_gemm import InputGemm
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, PARAMETERS
 from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory
 from pytest_ecornn.implementations._cuda.rows import shape_of
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
+from pytest_ecornn.implementations.persistent_gpu.input_gemm.gemm_3xtf32 import InputGemm3xTF32, make_fastest_input_gemm
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, Strides, is_fused
 from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_LAYER, FrozenParameters
 from pytest_ecornn.implementations.persistent_gpu.single_step import is_applicable
@@ -221,14 +222,14 @@ class ExecutionPlan:
         return width == self.stack.wide or (width > 0 and rows * width > _MAX_APART)
 
     @cached_property
-    def _input_gemms(self) -> dict[int, InputGemm | None]:
+    def _input_gemms(self) -> dict[int, InputGemm | InputGemm3xTF32 | None]:
         return {}
 
-    def input_gemm(self, width: int) -> InputGemm | None:
+    def input_gemm(self, width: int) -> InputGemm | InputGemm3xTF32 | None:
         """The input product of a layer of so many inputs, None where its sizes need other copies."""
         if width not in self._input_gemms:
             outer, (dtype, device, tf32, *_) = self.stack.output[:2], self.kind
-            self._input_gemms[width] = make_input_gemm(outer, width, self.stack.wide, dtype, device, tf32)
+            self._input_gemms[width] = make_fastest_input_gemm(outer, width, self.stack.wide, dtype, device, tf32)
         return self._input_gemms[width]
 
     @cached_property

@@ -22,6 +22,7 @@ from pytest_ecornn.implementations.persistent_gpu.blocks.heuristics import block
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
 from pytest_ecornn.implementations.persistent_gpu.heuristics import estimated_us_with_queueing
+from pytest_ecornn.implementations.persistent_gpu.input_gemm import tiles
 from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
 from pytest_ecornn.implementations.scan_gpu.config import Device
 from pytest_ecornn.implementations.scan_gpu.ops import ScanSpec, Shape, choose_form, macros
@@ -241,6 +242,7 @@ VARIANTS: dict[str, Callable[[], list[Variant]]] = {
     "single_step_forward.cu": of_persistent_once,
     "bias_gradients.cu": lambda: of_gradients(bias_gradients.macros),
     "pad_rows.cu": lambda: [padded_rows.macros(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)],
+    "input_gemm_3xtf32.cu": lambda: [tile.macros for tile in tiles.TILES],
     "parameter_gradients.cu": lambda: of_gradients(parameter_gradients.macros),
     "wavefront_forward.cu": of_persistent_wave,
     "scan.cu": of_scan,

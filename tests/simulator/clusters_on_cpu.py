@@ -27,6 +27,7 @@ from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_ke
 from pytest_ecornn.implementations.persistent_gpu import ops, single_step, wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
+from pytest_ecornn.implementations.persistent_gpu.input_gemm import gemm_3xtf32
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
 from pytest_ecornn.implementations.sparse_persistent_gpu import kernel as sparse_kernel
 from tests.simulator.kernels_on_cpu import build
@@ -63,7 +64,7 @@ def running_layers(form_of: Callable[[Shape, KernelSpec], Form], waves: Waves = 
     patch.setattr(persistent_kernel, "skip_reason", lambda device: None)
     try:
         with (
-            running_kernels(persistent_kernel, single_step, wavefront, *SHARED),
+            running_kernels(persistent_kernel, single_step, wavefront, gemm_3xtf32, *SHARED),
             torch.library._scoped_library("pytest_ecornn", "IMPL") as library,
         ):
             library.impl("persistent_forward", ops._forward, "CPU")
@@ -121,6 +122,7 @@ def forget() -> None:
     sparse_kernel.clear_cache()
     wavefront.clear_cache()
     single_step.get_single_step_kernel.cache_clear()
+    gemm_3xtf32.make_kernel.cache_clear()
     for module in SHARED:
         module.clear_cache()
 

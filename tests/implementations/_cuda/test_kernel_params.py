@@ -21,6 +21,8 @@ from pytest_ecornn.implementations.persistent_gpu import heuristics as persisten
 from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, single_step, wavefront
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu.blocks.heuristics import block_configs
+from pytest_ecornn.implementations.persistent_gpu.input_gemm import gemm_3xtf32
+from pytest_ecornn.implementations.persistent_gpu.input_gemm.tiles import TILES
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
 from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
 from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
@@ -64,6 +66,7 @@ def persistent() -> Iterator[Any]:
     for gradients in (bias_gradients, parameter_gradients):
         yield gradients.make_kernel.__wrapped__(8, torch.float16, GPU)
     yield padded_rows.make_kernel.__wrapped__(torch.float16, GPU)
+    yield gemm_3xtf32.make_kernel.__wrapped__(TILES[0], GPU)
 
 
 def sparse() -> Iterator[Any]:
@@ -96,7 +99,7 @@ def kernels() -> Iterator[list[Recording]]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (
             persistent_kernel, single_step, wavefront, bias_gradients, padded_rows, parameter_gradients, sparse_kernel,
-            scan_gpu_ops, scan_gpu_log_ops, steps,
+            gemm_3xtf32, scan_gpu_ops, scan_gpu_log_ops, steps,
         ):  # fmt: skip
             patch.setattr(module, "Kernel", Recording)
         yield [*persistent(), *sparse(), *scans(), *transposed()]

@@ -30,7 +30,7 @@ ONLY = {
     "cluster_forward.cu": ((9, 0),), "cluster_backward.cu": ((9, 0),), "grid_forward.cu": ((8, 0), (9, 0)),
     "grid_forward_ntiled.cu": ((8, 0), (9, 0)), "wgmma_forward.cu": ((9, 0),), "wgmma_backward.cu": ((9, 0),),
     "grid_backward.cu": ((8, 0), (9, 0)), "wavefront_forward.cu": ((9, 0),), "bias_gradients.cu": ((9, 0),),
-    "parameter_gradients.cu": ((9, 0),),
+    "parameter_gradients.cu": ((9, 0),), "input_gemm_3xtf32.cu": ((8, 0), (9, 0)),
     "forward.cu": ((8, 0), (9, 0)), "backward.cu": ((8, 0), (9, 0)),
 }  # fmt: skip
 MOST_COMPILED = {MEASURED: 4 if IS_CI else 2}  # of a kernel; for other architectures 2
