@@ -39,7 +39,7 @@ class SelfCheckPlugin:
         select_suites(config, ["test_selfcheck.py"])
 
     def pytest_report_header(self) -> str:
-        return f"ecornn {run_seed.line(self.seed)}"
+        return f"ecornn {run_seed.line(self.seed, 'draws the same')}"
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -106,6 +106,6 @@ class SelfCheckPlugin:
             terminalreporter.write_line(line)
 
     def _lines(self) -> Iterator[str]:
-        yield run_seed.line(self.seed)
+        yield run_seed.line(self.seed, "draws the same")
         yield from self._score.lines()
         yield f"score {self._written}" if self._written else "nothing was tried"

@@ -30,9 +30,9 @@ def pass_on(config: pytest.Config, given: dict[str, Any]) -> None:
     given[INPUT_KEY] = seed_of(config)
 
 
-def line(seed: int) -> str:
-    """How the terminal states the seed."""
-    return f"seed: {seed}; --ecornn-seed {seed} draws the same"
+def line(seed: int, effect: str = "tries the same boundary sizes") -> str:
+    """How the terminal states the seed. effect: what a further run with it does."""
+    return f"seed: {seed}; --ecornn-seed {seed} {effect}"
 
 
 def _resolve(config: pytest.Config) -> int:
