@@ -63,7 +63,7 @@ TILES = (
     GemmTile(4, 4, 1.15, 0.684, 0.59, 0.956),
 )
 # Inputs up to which cuBLAS takes longer, by the fewest blocks of the smallest tile.
-_MAX_WIDTHS = ((0, 128), (32, 256), (128, 512), (_NUM_SMS, 2**30))
+_MAX_WIDTHS = ((1, 128), (32, 256), (128, 512), (_NUM_SMS, 2**30))
 
 
 def is_applicable(rows: int, width: int, columns: int) -> bool:

@@ -119,6 +119,7 @@ def test_arrays_that_are_not_aligned_are_torchs() -> None:
         ((50, 100, 72, 288), torch.float32, False, InputGemm3xTF32),
         ((50, 100, 72, 288), torch.float32, True, InputGemm),
         ((50, 100, 72, 288), torch.float16, False, InputGemm),
+        ((0, 100, 72, 288), torch.float32, False, InputGemm),
         ((50, 100, 73, 288), torch.float32, False, InputGemm),  # rows are no multiples of 16 bytes
         ((1, 64, 1024, 1024), torch.float32, False, InputGemm),  # few blocks of long sums, which cuBLAS splits
         ((1, 257, 1024, 1024), torch.float32, False, InputGemm3xTF32),
