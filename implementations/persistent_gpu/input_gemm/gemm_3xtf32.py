@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._common.input_gemm import InputGemm, make_input_gemm
+from pytest_ecornn.implementations._common.recurrent_problem import has_clusters
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory
@@ -52,9 +53,12 @@ class InputGemm3xTF32:
 def make_fastest_input_gemm(
     outer: tuple[int, int], width: int, wide: int, dtype: torch.dtype, device: torch.device, tf32: bool
 ) -> InputGemm | InputGemm3xTF32 | None:
-    """The product of those sizes by this kernel or by cuBLAS; None where the gates' rows need copies as well."""
+    """The product of those sizes by this kernel or by cuBLAS; None where the gates' rows need copies as well.
+
+    Other GPUs than Hopper have cuBLAS: on some of them TF32 is no faster than float32.
+    """
     gemm, rows = make_input_gemm(outer, width, wide, dtype, device, tf32), outer[0] * outer[1]
-    if gemm is None or dtype != torch.float32 or tf32 or not is_applicable(rows, width, wide):
+    if gemm is None or dtype != torch.float32 or tf32 or not has_clusters(device) or not is_applicable(rows, width, wide):
         return gemm
     return InputGemm3xTF32(outer, width, wide, device, gemm, select_tile(rows, width, wide))
 

@@ -133,5 +133,11 @@ def test_which_products_it_computes(
     assert type(make_fastest_input_gemm((steps, batch), width, wide, dtype, CPU, tf32)) is expected
 
 
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (12, 0)])
+def test_other_gpus_than_hopper_have_cublas(capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert type(make_fastest_input_gemm((50, 100), 72, 288, torch.float32, GPU, False)) is InputGemm
+
+
 def test_larger_products_have_larger_tiles() -> None:
     assert [select_tile(rows, 256, 1024)[:2] for rows in (16, 1024, 4096, 16384)] == [(2, 2), (2, 4), (3, 4), (4, 4)]
