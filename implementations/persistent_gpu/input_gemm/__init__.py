@@ -1,1 +1,1 @@
-"""The input product of float32 layers: by which kernel, and by which tiles."""
+"""Computes the input product of float32 layers, by 3xTF32 or by cuBLAS."""

@@ -25,10 +25,9 @@ _ADDRESSES, _SIZES = ("x", "weight_ih", "gates"), ("rows", "inputs", "columns") 
 
 
 class InputGemm3xTF32:
-    """Gate pre-activations [T, B, G*H], or [B, T, G*H], of x in the same order.
+    """Computes gate pre-activations [T, B, G*H], or [B, T, G*H], of x in the same order, in one launch.
 
-    outer: T and B, or B and T. width: I. wide: G*H. fallback: for arrays that do not start at
-    multiples of 16 bytes.
+    outer: T and B, or B and T. width: I. wide: G*H. fallback: multiplies arrays that do not start at multiples of 16 bytes.
     """
 
     def __init__(
@@ -42,11 +41,11 @@ class InputGemm3xTF32:
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
         """x: [T, B, I] or [B, T, I]. weight: [G*H, I]. Both are without gaps."""
-        read = x.data_ptr(), weight.data_ptr()
-        if (read[0] | read[1]) % _VECTOR_BYTES:
+        operands = x.data_ptr(), weight.data_ptr()
+        if (operands[0] | operands[1]) % _VECTOR_BYTES:
             return self._fallback(x, weight)
         gates = self._made()
-        self._run((*read, gates.data_ptr()))
+        self._run((*operands, gates.data_ptr()))
         return gates
 
 
@@ -65,5 +64,6 @@ def make_fastest_input_gemm(
 
 @lru_cache(maxsize=64)
 def make_kernel(tile: GemmTile, device: torch.device) -> Kernel:
+    """The compiled kernel of a tile."""
     arguments: dict[str, type[int] | type[np.int64]] = {**dict.fromkeys(_ADDRESSES, np.int64), **dict.fromkeys(_SIZES, int)}
     return Kernel(_SOURCE, "input_gemm_3xtf32", tile.macros, arguments, device, tile.shared_bytes)

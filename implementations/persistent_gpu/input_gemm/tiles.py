@@ -6,16 +6,17 @@ from math import ceil
 from typing import NamedTuple
 
 _STAGES, _STAGE_K_TILES = 3, 2  # as in kernels/input_gemm_3xtf32.cu
-_K_TILE, _K_TILE_BYTES, _VALUES = 16, 64, 4
+_K_TILE, _K_TILE_ROW_BYTES, _VECTOR_ELEMENTS = 16, 64, 4
 _NUM_SMS = 132  # of an H100
+_FEW_BLOCKS = 4  # of a multiprocessor: below it the time is that of those with the most blocks
 
 
 class GemmTile(NamedTuple):
-    """Times 16 gates and times 8 rows of x that a warp computes; a block is two by two warps.
+    """A warp's tile: m_tiles times 16 gates by n_tiles times 8 rows of x. A block is two by two warps.
 
-    The others predict a launch's time, us, fitted to 252 products on an H100 (docs/notes/persistent_gpu.md). launch_us: of no
-    products. latency_us: a K tile of one block. k_tile_us, block_us: a K tile, and what is not products, of each further block
-    of a multiprocessor.
+    The other fields predict a launch's time in us, fitted to 252 products on an H100 (docs/notes/persistent_gpu.md). launch_us:
+    its fixed part. latency_us: the least of a K tile. k_tile_us: what each block of a multiprocessor adds to a K tile.
+    block_us: prologue and epilogue of each.
     """
 
     m_tiles: int
@@ -37,7 +38,7 @@ class GemmTile(NamedTuple):
 
     @property
     def shared_bytes(self) -> int:
-        return _STAGES * _STAGE_K_TILES * (self.gates + self.rows) * _K_TILE_BYTES
+        return _STAGES * _STAGE_K_TILES * (self.gates + self.rows) * _K_TILE_ROW_BYTES
 
     @property
     def macros(self) -> tuple[tuple[str, str], ...]:
@@ -48,28 +49,27 @@ class GemmTile(NamedTuple):
         return ceil(columns / self.gates) * ceil(rows / self.rows)
 
     def estimated_us(self, rows: int, width: int, columns: int) -> float:
-        """A launch's time on an H100, within 10 % of most of those that were measured."""
-        of_sm = self.blocks(rows, columns) / _NUM_SMS
-        of_sm = ceil(of_sm) if of_sm < _FEW_BLOCKS else of_sm
+        """Estimates the us of a launch on an H100; most measured times are within 10 %."""
+        blocks_per_sm = self.blocks(rows, columns) / _NUM_SMS
+        blocks_per_sm = ceil(blocks_per_sm) if blocks_per_sm < _FEW_BLOCKS else blocks_per_sm
         k_tiles = ceil(width / _K_TILE)
-        return self.launch_us + k_tiles * max(self.latency_us, of_sm * self.k_tile_us) + of_sm * self.block_us
+        return self.launch_us + k_tiles * max(self.latency_us, blocks_per_sm * self.k_tile_us) + blocks_per_sm * self.block_us
 
 
-_FEW_BLOCKS = 4  # of a multiprocessor, so that it waits for those that have one more
 TILES = (
     GemmTile(2, 2, 1.72, 0.32, 0.201, 0.07),
     GemmTile(2, 4, 1.51, 0.394, 0.332, 0.269),
     GemmTile(3, 4, 1.55, 0.545, 0.457, 0.327),
     GemmTile(4, 4, 1.15, 0.684, 0.59, 0.956),
 )
-# Inputs up to which cuBLAS takes longer, by the fewest blocks of the smallest tile.
+# Fewest blocks of the smallest tile, and the largest I at which cuBLAS then takes longer: it splits long sums among blocks.
 _MAX_WIDTHS = ((1, 128), (32, 256), (128, 512), (_NUM_SMS, 2**30))
 
 
 def is_applicable(rows: int, width: int, columns: int) -> bool:
-    """Whether the kernel computes such a product, in less time than cuBLAS."""
+    """Whether the kernel takes products of those sizes, and took less time than cuBLAS on an H100."""
     blocks = TILES[0].blocks(rows, columns)
-    return width % _VALUES == 0 and any(blocks >= fewest and width <= most for fewest, most in _MAX_WIDTHS)
+    return width % _VECTOR_ELEMENTS == 0 and any(blocks >= fewest and width <= most for fewest, most in _MAX_WIDTHS)
 
 
 def select_tile(rows: int, width: int, columns: int) -> GemmTile:

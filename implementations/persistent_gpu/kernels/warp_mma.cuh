@@ -9,7 +9,7 @@
 #include "ecornn/ptx/opaque.cuh"
 #include "ecornn/common/dtypes.cuh"
 
-constexpr int WARPS = 8, THREADS = 32 * WARPS;  // that multiply, of every kernel; BLOCK_THREADS are those of all roles
+constexpr int WARPS = 8, THREADS = 32 * WARPS;  // that multiply, of recurrent kernels; BLOCK_THREADS are those of all roles
 constexpr int K_TILE = 4 * ELEMENTS_PER_VECTOR;
 constexpr bool IS_SINGLE_TF32 = sizeof(scalar_t) == 4 && !USE_3XTF32;
 

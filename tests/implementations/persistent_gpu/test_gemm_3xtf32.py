@@ -42,7 +42,7 @@ def drawn(sizes: tuple[int, int, int, int], device: torch.device) -> tuple[Tenso
 
 
 def expect_product(sizes: tuple[int, int, int, int], tile: GemmTile, device: torch.device) -> None:
-    """It is the one in float64, but for float32's rounding, and the same in each repeat."""
+    """Asserts that the product is float64's within ERROR, and bit-equal in a repeat."""
     x, weight = drawn(sizes, device)
     gemm = make(sizes, tile, device)
     found, magnitude = gemm(x, weight), x.double().abs() @ weight.double().abs().t()
@@ -82,7 +82,7 @@ def test_an_infinite_input_makes_infinite_gates() -> None:
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("mma_in_turns<IS_HALF>(products, a.small,", "if (0) mma_in_turns<IS_HALF>(products, a.small,"),
+        ("mma_n_tiles<IS_HALF>(products, a.small,", "if (0) mma_n_tiles<IS_HALF>(products, a.small,"),
         ("return b[n].small;", "return b[n].big;"),
         ("        cp_async_wait_group<STAGES - 2>();\n        __syncthreads();", "        __syncthreads();"),
         ("        cp_async_wait_group<STAGES - 2>();\n        __syncthreads();", "        cp_async_wait_group<STAGES - 2>();"),
@@ -104,7 +104,7 @@ def test_planted_faults_are_seen(right: str, wrong: str) -> None:
 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
-def test_arrays_that_are_not_aligned_are_torchs() -> None:
+def test_arrays_that_are_not_aligned_are_multiplied_by_torch() -> None:
     x, weight = drawn(SIZES[1], CPU)
     moved = torch.cat((torch.zeros(1), x.flatten()))[1:].view(x.shape)
     assert moved.data_ptr() % 16
