@@ -1,4 +1,4 @@
-# The two commands of the README. Both make .venv and install on the first run; nothing but Python, pip and make is needed.
+# Each target makes .venv and installs on its first run; nothing but Python, pip and make is needed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,13 +6,28 @@ STAMP := $(VENV)/.installed
 OLDEST := .venv-oldest
 ARGS ?=
 
-.PHONY: bench test test-oldest lint tolerance acceptance acceptance-gpu soak-gpu sanitizer-gpu sweep-memory docs site clean
+.PHONY: bench quick test test-all list-test-all test-oldest lint tolerance acceptance acceptance-gpu soak-gpu sanitizer-gpu sweep-memory docs site clean
 
 bench: $(STAMP)
 	$(BIN)/pytest --ecornn-bench --ecornn-budget 2 $(ARGS)
 
+# The tests that a change touches: of uncommitted files, or those of the last commit.
+quick: $(STAMP)
+	$(BIN)/python -m tests.tools.quick $(ARGS)
+
+# Everything that a commit must pass.
 test: $(STAMP)
 	$(BIN)/pytest --numprocesses 2 --dist worksteal $(ARGS)
+
+# Every parameter, by another seed in each run; the whole self-check; the oldest versions. For a night.
+test-all: $(STAMP) $(OLDEST)/.installed
+	ECORNN_TEST_ALL=1 $(BIN)/pytest --numprocesses 2 --dist worksteal $(ARGS)
+	$(BIN)/pytest --ecornn-selfcheck --numprocesses 2
+	$(MAKE) test-oldest
+
+# What test-all runs and test does not.
+list-test-all: $(STAMP)
+	ECORNN_TEST_ALL=1 $(BIN)/pytest --collect-only -q -m only_test_all $(ARGS)
 
 # The core of the tests on the oldest versions that are declared, in a virtual environment of its own.
 test-oldest: $(OLDEST)/.installed

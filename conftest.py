@@ -1,6 +1,6 @@
 """In this project's own tests: memory that torch.empty returns holds NaN, and torch's random numbers are the same each time.
 
-Workers of pytest-xdist share the cores: two threads each in two workers on two cores take ten times as long as one.
+Tests use one thread: beside another process that computes, two take ten times as long.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ def _poisoned_and_seeded(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     import torch
 
-    from pytest_ecornn.system.machine import limit_threads_per_worker
     from pytest_ecornn.verification.calls import PoisonedAllocations
 
-    limit_threads_per_worker(request.config)
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     with PoisonedAllocations():
         yield
@@ -55,14 +54,3 @@ def _on_plain_memory(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*arguments)
 
     return plain
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Threads that wait for each other at every small operation would take most of the time where workers share the cores."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

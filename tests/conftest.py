@@ -1,10 +1,11 @@
-"""The GPU for one test alone, and tests of CI alone."""
+"""The GPU for one test alone, a temporary folder for each process, and tests of `make test-all` alone."""
 
 from __future__ import annotations
 
 import gc
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ecornn.system.locking import MachineLock
-from tests.helpers.ci_only import is_left_out
 from tests.helpers.reporting.browser import browser, open_file  # noqa: F401 - fixtures
+from tests.helpers.whole_suite import IS_TEST_ALL, SEED, left_out, seed_of
+from tests.simulator import clusters_on_cpu, launch_memo
 
-_DESELECTED = pytest.StashKey[int]()
+_COUNTS = pytest.StashKey[Counter[str]]()  # of all workers
 _GPU_LOCK = Path(tempfile.gettempdir()) / f"pytest-ecornn-tests-{os.getuid() if hasattr(os, 'getuid') else 'all'}.lock"
 _TESTS = Path(__file__).parent
 _SECONDS = 300  # of a test; rows of the suites have no limit here, since one of the profile "thorough" may take longer
@@ -36,13 +38,20 @@ def _share_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _orders_of_threads(request: pytest.FixtureRequest) -> None:
+    """Simulated threads take turns in orders that are the test's own, so that a failure repeats whatever ran before it."""
+    clusters_on_cpu.draw_orders(seed_of(request.node.nodeid))
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives each worker a temporary folder, and with it a machine lock, of its own: or all timed rows would queue in one line.
+    """Gives each process a temporary folder, and with it a machine lock, of its own: or all timed rows would queue in one line.
 
     Tests that run without a GPU time too briefly, and judge too coarsely, to need the machine alone.
     """
-    if _has_gpu or not hasattr(config, "workerinput"):
-        return
+    config.stash[_COUNTS] = Counter()
+    if _has_gpu or (config.getoption("numprocesses", None) and not hasattr(config, "workerinput")):
+        return  # a controller runs no test, and a worker's folder within its own would be too long for a socket's path
     folder, patch = tempfile.TemporaryDirectory(prefix="ecornn-", ignore_cleanup_errors=True), pytest.MonkeyPatch()
     patch.setenv("TMPDIR", folder.name)
     patch.setattr(tempfile, "tempdir", None)
@@ -50,13 +59,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(patch.undo)
 
 
+def pytest_report_header() -> str | None:
+    return f"make test-all: ECORNN_TEST_SEED={SEED} draws the same orders of threads" if IS_TEST_ALL else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what only CI runs, unless ECORNN_CI is set. What takes long comes first, lest one worker end with it alone."""
-    left_out = [item for item in items if is_left_out(item)]
-    config.stash[_DESELECTED] = len(left_out)
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        dropped = set(left_out)
+    """Leaves out what only `make test-all` runs. What takes long comes first, lest one worker end with it alone."""
+    dropped = left_out(items)
+    if IS_TEST_ALL:
+        for item in dropped:
+            item.add_marker("only_test_all")
+    elif dropped:
+        config.stash[_COUNTS]["left out"] = len(dropped)
+        config.hook.pytest_deselected(items=list(dropped))
         items[:] = [item for item in items if item not in dropped]
     for item in items:
         if item.path.is_relative_to(_TESTS):
@@ -75,22 +91,32 @@ def pytest_collection_finish() -> None:
 
 
 def _takes_long(item: pytest.Item) -> bool:
-    """Whether it runs pytest in another process, compiles for a GPU, or is CI's alone."""
+    """Whether it runs pytest in another process, compiles for a GPU, or is `make test-all`'s alone."""
     needs = {"foreign", "capability"} & set(getattr(item, "fixturenames", ()))
-    return bool(needs) or item.get_closest_marker("ci_only") is not None
+    return bool(needs) or item.get_closest_marker("only_test_all") is not None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    counts = session.config.stash[_COUNTS]
+    counts.update(launch_memo.counts)
     if (output := getattr(session.config, "workeroutput", None)) is not None:
-        output["deselected"] = session.config.stash.get(_DESELECTED, 0)
+        output["counts"] = dict(counts)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: Any) -> None:
-    count = getattr(node, "workeroutput", {}).get("deselected", 0)
-    node.config.stash[_DESELECTED] = max(count, node.config.stash.get(_DESELECTED, 0))
+    counts, others = node.config.stash[_COUNTS], Counter(getattr(node, "workeroutput", {}).get("counts", {}))
+    most = max(counts.pop("left out", 0), others.pop("left out", 0))  # by each worker the same
+    counts.update(others)
+    counts["left out"] = most
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if count := config.stash.get(_DESELECTED, 0):
-        terminalreporter.write_line(f"{count} tests are left out: ECORNN_CI=all runs them too")
+    counts = config.stash[_COUNTS]
+    if launches := counts["simulated"] + counts["remembered"]:
+        terminalreporter.write_line(
+            f"{launches} simulated launches, {counts['remembered']} of them remembered from earlier runs, "
+            f"{counts['compared']} compared with these, {counts['unknown memory']} of unknown memory"
+        )
+    if counts["left out"]:
+        terminalreporter.write_line(f"{counts['left out']} tests are left out: make test-all runs them too")

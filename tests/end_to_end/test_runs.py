@@ -200,7 +200,7 @@ def statuses(foreign: Foreign, *arguments: str, fresh: bool = False) -> dict[str
     return {name: row["status"] for name, row in foreign.rows().items()}
 
 
-@pytest.mark.ci_only
+@pytest.mark.test_all
 def test_workers_that_are_new_processes_give_the_same_rows_as_one(foreign: Foreign) -> None:
     assert statuses(foreign) == statuses(foreign, "-n", "2", fresh=True)
 

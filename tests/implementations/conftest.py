@@ -9,12 +9,15 @@ import pytest
 from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
 from tests.simulator.kernels_on_cpu import KernelOnCpu, running_scans
+from tests.simulator.launch_memo import remembering_addresses
 
 
 @pytest.fixture
-def kernels_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def kernels_on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (scan_gpu_ops, scan_gpu_log_ops):
         monkeypatch.setattr(module, "Kernel", KernelOnCpu)
+    with remembering_addresses():
+        yield
 
 
 @pytest.fixture

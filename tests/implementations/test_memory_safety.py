@@ -61,8 +61,24 @@ def reported(*arguments: object) -> list[str]:
     return parts
 
 
-@pytest.mark.thinned(9)
-@pytest.mark.ci_only
+def planted(name: str) -> list[object]:
+    """What makes a kernel wrong, and a job that then reads or writes beyond an array."""
+    file, right, wrong, family, of_layer, kind = PLANTED[name]
+    implementation, case = of_layer.split(", ")
+    return [[file, right, wrong], list(Job(family, implementation, case, kind))]
+
+
+@needs_compiler
+@pytest.mark.timeout(600)
+def test_a_kernel_of_each_family_is_clean_and_a_planted_access_is_reported() -> None:
+    first = {job.family: job for group in GROUPS for job in reversed(boundary(group))}
+    *clean, wrong = reported(*map(list, first.values()), *planted("a step has one thread more than elements"))
+    assert len(clean) == 4
+    assert [part[:2000] for part in clean if "AddressSanitizer" in part] == []
+    assert "AddressSanitizer: heap-buffer-overflow" in wrong
+
+
+@pytest.mark.test_all
 @needs_compiler
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(PARTS))
@@ -74,14 +90,10 @@ def test_no_kernel_reads_or_writes_beyond_its_arrays(group: str, part: int) -> N
     assert [part[:2000] for part in parts if "AddressSanitizer" in part] == []
 
 
-@pytest.mark.ci_only
+@pytest.mark.test_all
 @needs_compiler
 @pytest.mark.timeout(600)
 def test_planted_accesses_beyond_an_array_are_reported() -> None:
-    arguments: list[object] = []
-    for file, right, wrong, family, of_layer, kind in PLANTED.values():
-        name, case = of_layer.split(", ")
-        arguments += [[file, right, wrong], list(Job(family, name, case, kind))]
-    parts = reported(*arguments)
+    parts = reported(*(argument for name in PLANTED for argument in planted(name)))
     found = {name: "AddressSanitizer: heap-buffer-overflow" in part for name, part in zip(PLANTED, parts, strict=True)}
     assert found == dict.fromkeys(PLANTED, True)

@@ -120,7 +120,7 @@ def test_plan_cuts_time_where_one_channel_meets_many_threads() -> None:
 
 
 @pytest.mark.parametrize("name", JUDGED)
-@pytest.mark.thinned(2)
+@pytest.mark.test_all(keep=2)
 def test_agrees_with_the_reference(name: str) -> None:
     case = Case.parse(name)
     message = failure_message("scan_cpu", case, Candidate.build("scan_cpu", ScanCpu, case).verify())

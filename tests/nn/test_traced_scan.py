@@ -46,7 +46,7 @@ def arguments(module: Any, dtype: torch.dtype, device: str = "cpu") -> list[tupl
     return [(x,), (x, hx), (x, hx, torch.rand(x.shape[:2], device=device) < 0.3)]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 @of_each
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize(

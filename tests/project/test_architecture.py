@@ -26,7 +26,7 @@ def _check(root: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(root)})
 
 
-@pytest.mark.ci_only
+@pytest.mark.test_all
 def test_an_upward_import_breaks_a_contract(tmp_path: Path) -> None:
     pytest.importorskip("importlinter")
     shutil.copytree(ROOT / "pytest_ecornn", tmp_path / "pytest_ecornn", ignore=shutil.ignore_patterns("__pycache__"))

@@ -64,7 +64,7 @@ def test_the_citation_names_this_version_and_licence() -> None:
     assert citation["license"] == "Apache-2.0"
 
 
-@pytest.mark.ci_only
+@pytest.mark.test_all
 def test_the_sdist_holds_the_package_and_no_half_of_the_tests(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         members = [member for member in archive.getmembers() if not member.isdir()]
@@ -73,7 +73,7 @@ def test_the_sdist_holds_the_package_and_no_half_of_the_tests(sdist: Path) -> No
     assert {name for name in names if ".egg-info/" not in name} == package_files() | BESIDE_THE_PACKAGE | WRITTEN_BY_SETUPTOOLS
 
 
-@pytest.mark.ci_only
+@pytest.mark.test_all
 def test_the_wheel_holds_one_top_level_name_and_every_file_of_the_package(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert names == package_files()
@@ -81,7 +81,7 @@ def test_the_wheel_holds_one_top_level_name_and_every_file_of_the_package(wheel:
         assert f"pytest_ecornn/{name}" in names
 
 
-@pytest.mark.ci_only
+@pytest.mark.test_all
 def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     folder = f"pytest_ecornn-{pytest_ecornn.__version__}.dist-info"
@@ -92,7 +92,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert archive.read(f"{folder}/entry_points.txt").decode().split() == ["[pytest11]", "ecornn", "=", "pytest_ecornn.plugin"]
 
 
-@pytest.mark.ci_only
+@pytest.mark.test_all
 def test_the_wheel_works_from_an_empty_directory(wheel: Path, tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=False)

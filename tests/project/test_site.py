@@ -41,7 +41,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert len(listed) == len(set(listed))
 
 
-@pytest.mark.ci_only
+@pytest.mark.test_all
 def test_pages_fetch_nothing(site: Path) -> None:
     """Neither a font nor a script nor a picture comes from another place."""
     fetched = re.compile(
@@ -50,7 +50,7 @@ def test_pages_fetch_nothing(site: Path) -> None:
     assert [page.name for page in site.rglob("*.html") if fetched.search(page.read_text())] == []
 
 
-@pytest.mark.ci_only
+@pytest.mark.test_all
 def test_tables_and_lists_are_rendered(site: Path) -> None:
     """Python-Markdown takes a table or list that follows a line of text, or a row that follows none, for text."""
     unrendered = re.compile(r"<p>(?:[^<]*\n)?(?:\| |[-*] \w)")

@@ -48,7 +48,7 @@ def _references_cached() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("planted", trial.all_trials("fault"), ids=str)
-@pytest.mark.thinned(8)
+@pytest.mark.test_all(keep=8)
 def test_a_planted_fault_is_caught_for_the_reason_that_it_states(planted: Trial) -> None:
     if reason := planted.missing():
         pytest.skip(reason)

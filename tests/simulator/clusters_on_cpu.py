@@ -6,10 +6,10 @@ All threads of a cluster take turns in an order that a seed draws.
 from __future__ import annotations
 
 import ctypes
-import tempfile
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +30,8 @@ from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wavefr
 from pytest_ecornn.implementations.persistent_gpu.input_gemm import gemm_3xtf32
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
 from pytest_ecornn.implementations.sparse_persistent_gpu import kernel as sparse_kernel
-from tests.simulator.kernels_on_cpu import build
+from tests.simulator import launch_memo
+from tests.simulator.compiled_on_cpu import Library, headers_of
 
 MOST_SWEEPS = 200_000  # over all threads, after which a cluster hangs
 H200 = Device(132, 232_448, 16)
@@ -38,6 +39,7 @@ FEW = Device(3, 232_448, 1)  # multiprocessors
 SHARED = (bias_gradients, padded_rows, parameter_gradients)  # kernels of several implementations
 _FOLDER = Path(__file__).with_name("clusters")
 _OUTCOMES = ("", "hangs", "stores into a block after its end", "expects twice in one phase of an mbarrier")
+_first_order = 0
 _orders = count()
 
 
@@ -95,7 +97,8 @@ def running_kernels(*modules: ModuleType) -> Iterator[None]:
         patch.setattr(module, "Kernel", ClustersOnCpu)
     forget()
     try:
-        yield
+        with launch_memo.remembering_addresses():
+            yield
     finally:
         patch.undo()
         forget()
@@ -132,9 +135,16 @@ class Broken(Exception):
 
 
 def start_from(order: int) -> None:
-    """The threads of each launch from now on take turns in another order, the first in this one."""
+    """The threads of each launch from now on take turns in another order, the first in this one of the test's own."""
     global _orders
-    _orders = count(order)
+    _orders = count(_first_order + order)
+
+
+def draw_orders(seed: str) -> None:
+    """The orders from now on, those after `start_from` too, are others for each seed."""
+    global _first_order
+    _first_order = int.from_bytes(hashlib.blake2s(seed.encode(), digest_size=4).digest(), "big")
+    start_from(0)
 
 
 class ClustersOnCpu(Kernel):
@@ -143,38 +153,29 @@ class ClustersOnCpu(Kernel):
     change: Callable[[str, str], str] = staticmethod(lambda name, text: text)
 
     def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
-        folders = (*include_folders(source), _FOLDER)  # a later one's header takes the place of another at the same path
-        found = [(one, file) for one in folders for file in one.rglob("*") if file.suffix in (".cuh", ".hpp")]
-        files = {str(file.relative_to(one)): file for one, file in found}
-        headers = tuple((path, self.change(file.name, file.read_text())) for path, file in files.items())
-        return _compiled(self.change(name, source.read_text()), headers, name, macros)
+        headers = headers_of(*include_folders(source), _FOLDER)
+        changed = tuple((path, self.change(Path(path).name, text)) for path, text in headers)
+        entry = f'extern "C" void run_kernel(const void* params) {{ call({name}, params); }}'
+        text = f'#include "machine.hpp"\n{self.change(name, source.read_text())}\n{entry}\n'
+        return Library(text, changed, tuple(f"-D{macro}={value}" for macro, value in macros), (_MACHINE,))
 
     def _run(self, launch: Launch, passed: list[int]) -> None:
         _, is_cooperative, cluster = self._how
         together = launch.grid if is_cooperative or "step_flags" in self._arguments else cluster  # where one waits for another
-        params = params_struct(self._types).pack(*passed)
+        for status in persistent_kernel._statuses.values():
+            launch_memo.remember(status._memory)
         for first in range(0, launch.grid, together):
-            order = next(_orders)
-            sizes = (first, together, cluster, launch.block, launch.shared_bytes)
-            if outcome := _machine().run_clusters(self._launch, *sizes, order, MOST_SWEEPS, params):
+            order = next(_orders) % 2**32
+            sizes = (first, together, cluster, launch.block, launch.shared_bytes, order, MOST_SWEEPS)
+            settings = (self._launch.key, *sizes)
+            if outcome := launch_memo.launch(settings, self._types, passed, lambda sizes=sizes: self._simulate(sizes, passed)):
                 raise Broken(f"{self._name}, threads in order {order}: {_OUTCOMES[outcome]}")
 
-
-@cache
-def _compiled(text: str, headers: tuple[tuple[str, str], ...], name: str, macros: tuple[tuple[str, str], ...]) -> Any:
-    folder = Path(tempfile.mkdtemp())
-    for header, its_text in headers:
-        (folder / header).parent.mkdir(parents=True, exist_ok=True)
-        (folder / header).write_text(its_text)
-    entry = f'extern "C" void run_kernel(const void* params) {{ call({name}, params); }}'
-    text = f'#include "machine.hpp"\n{text}\n{entry}\n'
-    return ctypes.cast(build(folder, text, macros, [folder], _machine()._name).run_kernel, ctypes.c_void_p)
+    def _simulate(self, sizes: tuple[int, ...], passed: list[int]) -> int:
+        run_clusters = _MACHINE.load().run_clusters
+        run_clusters.argtypes = (ctypes.c_void_p, *(ctypes.c_uint,) * 6, ctypes.c_ulonglong, ctypes.c_void_p)
+        kernel = ctypes.cast(self._launch.load().run_kernel, ctypes.c_void_p)
+        return int(run_clusters(kernel, *sizes, params_struct(self._types).pack(*passed)))
 
 
-@cache
-def _machine() -> ctypes.CDLL:
-    """What runs all kernels."""
-    library = build(Path(tempfile.mkdtemp()), (_FOLDER / "machine.cpp").read_text(), (), [_FOLDER])
-    library.run_clusters.argtypes = (ctypes.c_void_p, *(ctypes.c_uint,) * 6, ctypes.c_ulonglong, ctypes.c_void_p)
-    library.run_clusters.restype = ctypes.c_int
-    return library
+_MACHINE = Library((_FOLDER / "machine.cpp").read_text(), headers_of(_FOLDER))  # what runs all kernels

@@ -5,12 +5,8 @@ Threads must not wait for each other: kernels without shared memory, or where ea
 
 from __future__ import annotations
 
-import ctypes
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +25,9 @@ from pytest_ecornn.implementations.scan_gpu.ops import CELLS, ScanSpec, Shape
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
 from pytest_ecornn.implementations.scan_gpu_log.ops import BlellochConfig
 from pytest_ecornn.implementations.transposed_gpu import layer, steps
-from tests.simulator.compiled_on_cpu import compiled
+from tests.simulator import launch_memo
+from tests.simulator.compiled_on_cpu import Library, headers_of
 
-IS_SANITIZED = os.environ.get("ECORNN_SANITIZED") == "address"  # in processes of tests/simulator/sanitized_cpu.py
 ONE_THREAD = BlellochConfig(threads_per_row=2, steps=8, threads=1)
 
 
@@ -87,38 +83,20 @@ class KernelOnCpu(Kernel):
 
     def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
         entry = f'extern "C" void run_kernel(const void* params) {{ call({name}, params); }}'
-        text = f"{self.change(source.name, source.read_text())}\n{entry}"
-        library = _compiled(source, text, (*macros, ("DYNAMIC_BYTES", str(self._how[0]))))
-        return library.place_thread, library.run_kernel
+        text = f'{_SHIM}\n#line 1 "{source.name}"\n{self.change(source.name, source.read_text())}\n{entry}\n'
+        all_macros = (*macros, ("DYNAMIC_BYTES", str(self._how[0])))
+        return Library(text, headers_of(*include_folders(source)), tuple(f"-D{macro}={value}" for macro, value in all_macros))
 
     def _run(self, launch: Launch, passed: list[int]) -> None:
-        place_thread, function = self._launch
-        params = params_struct(self._types).pack(*passed)
+        launch_memo.launch((self._launch.key, launch), self._types, passed, lambda: self._simulate(launch, passed))
+
+    def _simulate(self, launch: Launch, passed: list[int]) -> int:
+        library, params = self._launch.load(), params_struct(self._types).pack(*passed)
         for block in range(launch.grid):
             for thread in range(launch.block):
-                place_thread(block, launch.block, thread)
-                function(params)
-
-
-@cache
-def _compiled(source: Path, text: str, macros: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
-    return build(Path(tempfile.mkdtemp()), f'{_SHIM}\n#line 1 "{source}"\n{text}\n', macros, include_folders(source))
-
-
-def build(
-    folder: Path, text: str, macros: tuple[tuple[str, str], ...], headers: Sequence[Path], *libraries: str
-) -> ctypes.CDLL:
-    """The C++ of that text, written to the folder, as a library. headers: folders that it includes files of.
-
-    libraries: paths of others that it calls.
-    """
-    source = folder / "kernel.cpp"
-    source.write_text(text)
-    options = ["-O1", "-std=c++17", "-shared", "-fPIC", "-fno-gnu-unique", "-w"]
-    options += ["-fsanitize=address", "-fsanitize-recover=address", "-g1"] if IS_SANITIZED else []
-    options.append("-U_FORTIFY_SOURCE")  # which takes a jump from one stack to another for a fault
-    options += [f"-D{name}={value}" for name, value in macros]
-    return ctypes.CDLL(str(compiled(source, headers, options, libraries)))
+                library.place_thread(block, launch.block, thread)
+                library.run_kernel(params)
+        return 0
 
 
 @contextmanager
@@ -132,7 +110,8 @@ def running_scans() -> Iterator[None]:
     def plan_log(shape: Shape, dtype: torch.dtype, device: torch.device, is_compensated: bool) -> tuple[BlellochConfig, Kernel]:
         return ONE_THREAD, scan_gpu_log_ops.make_kernel(shape, dtype, device, ONE_THREAD, is_compensated)
 
-    with pytest.MonkeyPatch.context() as patch, torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
+    scoped = torch.library._scoped_library("pytest_ecornn", "IMPL")
+    with pytest.MonkeyPatch.context() as patch, launch_memo.remembering_addresses(), scoped as library:
         patch.setattr(scan_gpu_ops, "make_plan", plan)
         patch.setattr(scan_gpu_log_ops, "make_plan", plan_log)
         for module in (scan_gpu_ops, scan_gpu_log_ops):
@@ -148,7 +127,7 @@ def running_scans() -> Iterator[None]:
 @contextmanager
 def running_transposed() -> Iterator[None]:
     """Within it the steps of transposed_gpu and row_major_gpu run on a CPU."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, launch_memo.remembering_addresses():
         patch.setattr(kernel, "THREADS", 9)
         patch.setattr(steps, "Kernel", KernelOnCpu)
         for module in (steps, layer):

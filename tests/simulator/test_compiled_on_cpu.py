@@ -8,21 +8,42 @@ import pytest
 
 from tests.helpers.requirements import needs_compiler
 from tests.simulator import compiled_on_cpu
-from tests.simulator.compiled_on_cpu import compiled
+from tests.simulator.compiled_on_cpu import Library
+from tests.simulator.file_cache import FileCache
 
-OPTIONS = ("-O0", "-shared", "-fPIC")
+TEXT = '#include "value.h"\nextern "C" int value() { return VALUE; }'
+
+
+@pytest.fixture(autouse=True)
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileCache:
+    cache = FileCache(tmp_path / "cache", most_bytes=2**20)
+    monkeypatch.setattr(compiled_on_cpu, "LIBRARIES", cache)
+    return cache
+
+
+def of_value(number: int, comment: str = "", *options: str) -> Library:
+    return Library(TEXT, (("value.h", f"#define VALUE {number}  // {comment}\n"), ("other.h", comment)), options)
 
 
 @needs_compiler
-def test_the_same_is_compiled_once_and_a_changed_header_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_on_cpu, "FOLDER", tmp_path / "cache")
-    libraries = []
-    for number, (header, options) in enumerate([("1", OPTIONS), ("1", OPTIONS), ("2", OPTIONS), ("1", (*OPTIONS, "-g"))]):
-        folder = tmp_path / str(number)  # the same text elsewhere is the same
-        folder.mkdir()
-        (folder / "value.h").write_text(f"#define VALUE {header}  // in {folder}")
-        (folder / "source.cpp").write_text('#include "value.h"\nextern "C" int value() { return VALUE; }')
-        libraries.append(compiled(folder / "source.cpp", [folder], options))
-    assert libraries[0] == libraries[1]
-    assert len(set(libraries)) == 3
-    assert sorted((tmp_path / "cache").iterdir()) == sorted(set(libraries))
+def test_the_same_is_compiled_once_and_a_changed_header_anew(libraries: FileCache) -> None:
+    made = [of_value(1), of_value(1), of_value(1, "a comment"), of_value(2), of_value(1, "", "-g")]
+    paths = [library.path for library in made]
+    assert paths[0] == paths[1] == paths[2]
+    assert len(set(paths)) == 3
+    assert {*libraries.folder.glob("*.so")} == set(paths)
+    assert made[3].load().value() == 2
+
+
+@needs_compiler
+def test_one_that_was_removed_or_cut_off_is_compiled_again(libraries: FileCache) -> None:
+    of_value(3).path.unlink()
+    assert of_value(3).load().value() == 3
+    of_value(4).path.write_bytes(b"half a file")
+    assert of_value(4).load().value() == 4
+
+
+@needs_compiler
+def test_it_depends_on_what_it_needs() -> None:
+    user = [Library("int value(); int twice() { return 2 * value(); }", needs=(of_value(number),)) for number in (1, 2)]
+    assert user[0].key != user[1].key

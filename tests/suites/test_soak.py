@@ -100,7 +100,7 @@ def test_a_first_call_that_is_wrong_makes_all_others_differ() -> None:
 # Random waits.
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 @needs_nvrtc
 @pytest.mark.parametrize(
     "name",

@@ -38,13 +38,13 @@ OpenFile = Callable[..., Any]
 
 def needed(module: str) -> Any:
     """A module that the tests need, and CI has."""
-    return import_module(module) if os.environ.get("ECORNN_CI") else pytest.importorskip(module)
+    return import_module(module) if os.environ.get("CI") else pytest.importorskip(module)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     if not CHROMIUM:
-        (pytest.fail if os.environ.get("ECORNN_CI") else pytest.skip)("expected Chromium on the PATH: apt-get install chromium")
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("expected Chromium on the PATH: apt-get install chromium")
     with needed("playwright.sync_api").sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
         yield launched

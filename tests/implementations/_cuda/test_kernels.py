@@ -21,9 +21,9 @@ from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, macros
-from tests.helpers.ci_only import IS_CI
 from tests.helpers.kernel_forms import FOLDER, HOPPER, MEASURED, VARIANTS, Variant, copied, source_of, variants
 from tests.helpers.requirements import needs_nvrtc
+from tests.helpers.whole_suite import IS_TEST_ALL
 
 # Sources that not every architecture has the instructions for.
 ONLY = {
@@ -33,7 +33,7 @@ ONLY = {
     "parameter_gradients.cu": ((9, 0),), "input_gemm_3xtf32.cu": ((8, 0), (9, 0)),
     "forward.cu": ((8, 0), (9, 0)), "backward.cu": ((8, 0), (9, 0)),
 }  # fmt: skip
-MOST_COMPILED = {MEASURED: 4 if IS_CI else 2}  # of a kernel; for other architectures 2
+MOST_COMPILED = 4 if IS_TEST_ALL else 2  # of a kernel for each architecture
 # Bytes, where weights fill the registers: what else is in them varies from one version of the compiler to the next.
 MOST_SPILLED = {
     "grid_forward_ntiled.cu": 192,  # addresses, of float32 that is split: read again once a step
@@ -48,17 +48,17 @@ MOST_SPILLED_BY_READERS = 256  # addresses, of threads that read alone
 
 
 def compiled_here(name: str, capability: tuple[int, int]) -> list[Variant]:
-    """Of the variants as many as CI has time for, always the same, or all of them where ECORNN_ALL_VARIANTS is set."""
+    """Of the variants as many as there is time for, always the same, or all of them where ECORNN_ALL_VARIANTS is set."""
     # only newer devices move registers, or have clusters
     new = {"MMA_REGISTERS": "0", "CLUSTER": "1"}
     able = [one for one in variants(name) if capability >= (9, 0) or new == new | {k: v for k, v in one if k in new}]
-    most = len(able) if os.environ.get("ECORNN_ALL_VARIANTS") else MOST_COMPILED.get(capability, 2)
+    most = len(able) if os.environ.get("ECORNN_ALL_VARIANTS") else MOST_COMPILED
     return random.Random(f"{name} {capability}").sample(able, min(most, len(able)))
 
 
 def of_architecture(name: str, capability: tuple[int, int]) -> Any:
-    """Parameters of a test. Only CI compiles for the architectures that are not measured."""
-    marks = [] if capability == MEASURED else [pytest.mark.ci_only]
+    """Parameters of a test. Only `make test-all` compiles for the architectures that are not measured."""
+    marks = [] if capability == MEASURED else [pytest.mark.test_all]
     return pytest.param(name, capability, marks=marks, id=f"{name}-sm_{capability[0]}{capability[1]}")
 
 
@@ -73,7 +73,7 @@ def test_every_kernel_is_compiled_here() -> None:
     assert {file.name for file in FOLDER.rglob("*.cu")} == set(VARIANTS)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.test_all(keep=2)
 @needs_nvrtc
 @pytest.mark.parametrize(
     ("name", "capability"),
@@ -94,7 +94,7 @@ def test_kernels_compile_without_spills(
 
 
 @needs_nvrtc
-@pytest.mark.ci_only
+@pytest.mark.test_all
 def test_weights_stay_in_registers_at_the_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a loop that the compiler does not unroll they would have an index, and lie in local memory."""
     monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))

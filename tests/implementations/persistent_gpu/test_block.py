@@ -119,7 +119,7 @@ ALL = {"ragged": True, "has_state": True, "bidirectional": True}
         ({"smem_vectors": 2, "k_vector": 1}, {"hidden_size": 37, "dtype": "bfloat16", "batch": 7}),
     ],
 )
-@pytest.mark.thinned(2)
+@pytest.mark.test_all(keep=2)
 def test_the_kernels_pass_the_rule(cell: str, changed: dict[str, int], options: dict[str, Any], sizes: dict[str, int]) -> None:
     sizes.update(changed)
     assert verdicts(small(cell, mode="training", **options)) == []

@@ -134,7 +134,7 @@ def test_what_it_will_not_run_has_a_reason(case: str, reason: str) -> None:
         "tf32",
     ],
 )
-@pytest.mark.thinned(2)
+@pytest.mark.test_all(keep=2)
 def test_the_kernels_pass_the_rule(cell: str, options: dict[str, Any]) -> None:
     assert verdicts(small(cell, **{"dtype": "float16", "mode": "training", **options})) == []
 
@@ -225,7 +225,7 @@ FAULTS_LEFT_OVER = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(("kernel", "fault"), [(kernel, fault) for kernel, faults in KERNELS.items() for fault in faults])
@@ -242,7 +242,7 @@ def test_faults_of_the_handoff_are_seen(kernel: str, fault: str, monkeypatch: py
     expect_seen(case, monkeypatch, kernel, *KERNELS[kernel][fault])
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("fault", FAULTS_LEFT_OVER)

@@ -36,7 +36,7 @@ def test_the_kinds_are_all_that_a_device_has() -> None:
 
 @needs_compiler
 @pytest.mark.parametrize(("device", "dtype", "is_backward", "name"), CASES)
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 def test_each_passes_the_rule(device: str, dtype: str, is_backward: bool, name: str) -> None:
     def form_of(shape: kernel.Shape, kind: KernelSpec) -> Form:
         problem = kind.problem(shape.cell, shape.hidden, shape.batch)

@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
         ("rnn_relu", PRECISIONS[0], {"units": 36, "groups": 4}, {"hidden_size": 77, "batch": 3, "steps": 9}),
     ],
 )
-@pytest.mark.thinned(2)
+@pytest.mark.test_all(keep=2)
 def test_the_kernel_passes_the_rule(
     buffers: int, cell: str, precision: dict[str, str], changed: dict[str, int], options: dict[str, Any], sizes: dict[str, int]
 ) -> None:  # fmt: skip
@@ -152,7 +152,7 @@ PLANTED = [
 ]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def form_of(problem: ProblemSize, units: int, down: int, tiles: int, groups: int
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16, FLOAT32, TF32], ids=["float16", "bfloat16", "float32", "tf32"])
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.thinned(2)
+@pytest.mark.test_all(keep=2)
 def test_the_kernel_passes_the_rule(cell: str, precision: dict[str, str]) -> None:
     options = {"hidden_size": 50, "batch": 9, "ragged": True, "bidirectional": True, "has_state": True}
     assert verdicts(small(cell, mode="training", **precision, **options)) == []
@@ -168,7 +168,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(("name", "fault"), [(name, fault) for name, faults in PLANTED.items() for fault in faults])

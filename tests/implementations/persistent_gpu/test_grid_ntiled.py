@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ from tests.helpers.persistent_ntiled import form_of
 from tests.helpers.requirements import needs_compiler
 from tests.simulator import clusters_on_cpu
 from tests.simulator.clusters_on_cpu import H200
-from tests.simulator.kernels_on_cpu import build
+from tests.simulator.compiled_on_cpu import Library, headers_of
 
 # All blocks of a grid at once, on a CPU.
 
@@ -85,7 +84,7 @@ def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
         ),
     ],
 )
-@pytest.mark.thinned(2)
+@pytest.mark.test_all(keep=2)
 def test_the_kernel_passes_the_rule(
     sums: int, cell: str, precision: dict[str, str], changed: dict[str, int], options: dict[str, Any], sizes: dict[str, int]
 ) -> None:  # fmt: skip
@@ -134,8 +133,8 @@ extern "C" void split(const unsigned* given, unsigned (*found)[2], int values) {
 
 
 @needs_compiler
-def test_two_parts_of_a_state_are_all_of_it(tmp_path: Path) -> None:
-    library = build(tmp_path, SPLITS, (), include_folders(kernel._NTILED_SOURCE))
+def test_two_parts_of_a_state_are_all_of_it() -> None:
+    library = Library(SPLITS, headers_of(*include_folders(kernel._NTILED_SOURCE))).load()
     exponents, below = torch.arange(512).view(-1, 1, 1) << 23, torch.arange(1 << 13)
     above = torch.tensor([0, 1, 2, 0x155, 0x200, 0x3FE, 0x3FF]).view(-1, 1) << 13
     bits = (exponents | above | below).flatten().to(torch.int32)
@@ -195,7 +194,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("label", FAULTS)

@@ -79,7 +79,7 @@ def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
         ("lstm", FLOAT32, {"units": 16, "cluster": 2, "k_partitions": 2}, {"batch": 33, "has_state": False}),
     ],
 )
-@pytest.mark.thinned(2)
+@pytest.mark.test_all(keep=2)
 def test_the_kernel_passes_the_rule(
     cell: str, precision: dict[str, str], changed: dict[str, int], options: dict[str, Any], sizes: dict[str, int]
 ) -> None:  # fmt: skip
@@ -128,7 +128,7 @@ def backward_on_cpu(backward_sizes: dict[str, int]) -> Iterator[None]:
         ),
     ],
 )
-@pytest.mark.thinned(2)
+@pytest.mark.test_all(keep=2)
 def test_the_backward_kernel_passes_the_rule(
     cell: str, precision: dict[str, str], changed: dict[str, int], options: dict[str, Any], backward_sizes: dict[str, int]
 ) -> None:  # fmt: skip
@@ -154,7 +154,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("label", FAULTS)
@@ -202,7 +202,7 @@ BACKWARD_FAULTS = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 @needs_compiler
 @pytest.mark.usefixtures("backward_on_cpu")
 @pytest.mark.parametrize("label", BACKWARD_FAULTS)

@@ -122,7 +122,7 @@ def test_as_much_is_read_at_once_as_divides_all_rows(inputs: int, hidden: int, w
     ],
     ids=["ragged", "no bias", "all at once", "tf32", "strided", "offset"],
 )
-@pytest.mark.thinned(2)
+@pytest.mark.test_all(keep=2)
 def test_the_kernels_pass_the_rule(cell: str, options: dict[str, Any], launched: list[int]) -> None:
     case = short(cell, **options)
     assert verdicts(case) == []
@@ -213,7 +213,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 @needs_compiler
 @pytest.mark.usefixtures("launched")
 @pytest.mark.parametrize("kernel", ["load_threads", "grid"], indirect=True)

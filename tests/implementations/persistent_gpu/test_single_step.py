@@ -184,7 +184,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("fault", FAULTS)

@@ -201,7 +201,7 @@ READERS = {"buffers": 1, "load_threads": 128, "reallocates_registers": True}
         ("rnn_tanh", BFLOAT16, {"units": 22, "partitions": 1}, {"hidden_size": 620, "batch": 5}),
     ],
 )
-@pytest.mark.thinned(2)
+@pytest.mark.test_all(keep=2)
 def test_the_forward_kernel_passes_the_rule(
     weights: tuple[int, int, int], cell: str, precision: dict[str, str], form: dict[str, int], options: dict[str, Any],
     made: dict[bool, MakeForm],
@@ -223,7 +223,7 @@ def test_the_forward_kernel_passes_the_rule(
         ("rnn_tanh", BFLOAT16, {"units": 66}, {"hidden_size": 1500, "batch": 5, "steps": 3}),
     ],
 )
-@pytest.mark.thinned(2)
+@pytest.mark.test_all(keep=2)
 def test_the_ntiled_kernel_passes_the_rule(
     weights: tuple[int, int, int], cell: str, precision: dict[str, str], form: dict[str, int], options: dict[str, Any],
     made: dict[bool, MakeForm],
@@ -248,7 +248,7 @@ def test_the_ntiled_kernel_passes_the_rule(
         ("rnn_tanh", BFLOAT16, {"units": 22, "down": 16, "partitions": 1}, {"hidden_size": 340, "batch": 5}),
     ],
 )
-@pytest.mark.thinned(2)
+@pytest.mark.test_all(keep=2)
 def test_the_backward_kernel_passes_the_rule(
     weights: tuple[int, int, int], cell: str, precision: dict[str, str], form: dict[str, int], options: dict[str, Any],
     made: dict[bool, MakeForm],
@@ -272,7 +272,7 @@ KERNELS: dict[str, tuple[bool, MakeForm, int]] = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -297,7 +297,7 @@ FAULTS_OF_SEVERAL_TILES = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("fault", FAULTS_OF_SEVERAL_TILES)

@@ -152,7 +152,7 @@ def in_waves(request: pytest.FixtureRequest) -> Iterator[list[WavefrontConfig]]:
         "odd addresses", "float32", "tf32", "projected",
     ],
 )  # fmt: skip
-@pytest.mark.thinned(2)
+@pytest.mark.test_all(keep=2)
 def test_the_kernel_passes_the_rule(cell: str, options: dict[str, Any], in_waves: list[WavefrontConfig]) -> None:
     case = small(cell, **{"dtype": "float16", "mode": "training", **options})
     assert verdicts(case) == []
@@ -278,7 +278,7 @@ FAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 @needs_compiler
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_of_the_handoff_are_seen(fault: str, in_waves: list[WavefrontConfig], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,7 +204,7 @@ OPTIONS = {
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(("cell", "dtype"), KINDS)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.thinned(2)
+@pytest.mark.test_all(keep=2)
 def test_whatever_a_layer_has(cell: str, dtype: str, options: dict[str, Any]) -> None:
     assert verdicts(small(cell, dtype=dtype, mode="training", **options)) == []
 
@@ -223,7 +223,7 @@ OF_CLUSTERS = {
     ("cell", "dtype", "cluster"), [*((*kind, 2) for kind in KINDS), ("lstm", "float32", 4), ("gru", "float16", 4)]
 )
 @pytest.mark.parametrize("options", OF_CLUSTERS.values(), ids=OF_CLUSTERS)
-@pytest.mark.thinned(2)
+@pytest.mark.test_all(keep=2)
 def test_blocks_of_a_cluster_divide_the_columns(
     cell: str, dtype: str, cluster: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,7 +338,7 @@ def test_each_technique_may_be_left_out(cell: str, techniques: Techniques, has_s
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("batch", [1, 2, 3, 8, 33])
 @pytest.mark.parametrize("reg_pairs", [0, 1, 100])
-@pytest.mark.thinned(2)
+@pytest.mark.test_all(keep=2)
 def test_elements_lie_in_registers_and_in_shared_memory(
     dtype: str, batch: int, reg_pairs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,7 +429,7 @@ PLANTED += [("state_exchange.cuh", fault, WITHOUT["timestamps"]) for fault in FA
 IDS = [*(f"{name} {label}" for name, faults in FAULTS.items() for label in faults), *FAULTS_OF_BARRIERS]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(("name", "fault", "techniques"), PLANTED, ids=IDS)
@@ -450,7 +450,7 @@ def fails(case: Case, order: int, techniques: Techniques = ALL) -> bool:
         return True
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 @needs_compiler
 @pytest.mark.usefixtures("on_clusters")
 @pytest.mark.parametrize("fault", FAULTS_OF_CLUSTERS.values(), ids=FAULTS_OF_CLUSTERS)

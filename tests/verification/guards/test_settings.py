@@ -166,7 +166,6 @@ def test_a_clock_sees_what_calls_leave_and_not_what_they_put_back() -> None:
         clock.time([leaves])
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_a_layer_cannot_know_where_its_block_ends() -> None:
     case = Case(cell="gru", steps=4, batch=2, hidden_size=8)
     candidate, interval = Candidate.build("loop", Loop, case), sys.getswitchinterval()

@@ -284,7 +284,7 @@ ALSO_BROKEN = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.test_all(keep=3)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_property_fails_the_layer_planted_for_it_and_no_other_does(name: str) -> None:
     wrap, text = PLANTED[name]
