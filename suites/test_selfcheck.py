@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_ecornn.results.rows import AGAIN
 from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.selfcheck.plugin import PROPERTY
 from pytest_ecornn.selfcheck.trial import Trial
@@ -27,4 +28,5 @@ def test_correct(ecornn_correct: CheckItem, record_property: Record) -> None:
     name, cases = f"{ecornn_correct.kind}-{ecornn_correct}", row.examples if ecornn_correct.kind == "drawn" else 0
     record_property(PROPERTY, {"name": name, "implementation": row.implementation, "cases": cases})
     if row.status != "passed":
-        pytest.fail(row.reason, pytrace=False)
+        reason, _, _ = row.reason.partition(AGAIN)  # the plugin names the command
+        pytest.fail(reason, pytrace=False)

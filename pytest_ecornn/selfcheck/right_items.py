@@ -8,7 +8,6 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, replace
 from math import ceil
-from pathlib import Path
 from random import Random
 
 from pytest_ecornn.cases.strategies import nearest_supported
@@ -20,10 +19,10 @@ from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
 from pytest_ecornn.run.items.drawn_items import DrawnItem
 from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.run.items.property_items import PropertyItem
+from pytest_ecornn.selfcheck import planting
 from pytest_ecornn.selfcheck.trial_session import TrialOptions, TrialSession
 
-FOLDERS = [Path(__file__).parent / "correct" / name for name in ("arithmetic", "calls")]
-_KINDS_OF_A_FILE = 2  # cells in a dtype that a run draws for each file of `correct/`
+_KINDS_OF_A_LAYER = 2  # cells in a dtype that a run draws for each layer of `correct/`
 _ROW_SECONDS = 0.02  # of a timed row
 
 
@@ -57,8 +56,8 @@ def right_items(seed: int, num_cases: int) -> list[CheckItem]:
 
 
 def right_implementations() -> list[ImplementationInfo]:
-    """The right implementations, which run on a CPU; the files of `correct/` last."""
-    every = discovery.discover(FOLDERS).values()
+    """The right implementations, which run on a CPU; the layers of `correct/` last."""
+    every = discovery.discover(map(planting.own_file, planting.layers(planting.CORRECT))).values()
     return sorted((found for found in every if supported(found)), key=lambda found: bool(found.cli_option))
 
 
@@ -69,10 +68,10 @@ def supported(found: ImplementationInfo) -> list[Case]:
 
 
 def _drawn_bases(found: ImplementationInfo, bases: list[Case], seed: int) -> list[Case]:
-    """All of an own implementation; a few of a file's, others with each seed."""
+    """All of an own implementation; a few of a layer of `correct/`, others with each seed."""
     if not found.cli_option:
         return bases
-    return Random(f"{found.name} {seed}").sample(bases, min(_KINDS_OF_A_FILE, len(bases)))
+    return Random(f"{found.name} {seed}").sample(bases, min(_KINDS_OF_A_LAYER, len(bases)))
 
 
 def _row_case(found: ImplementationInfo, base: Case, random: Random, seed: int) -> Case:

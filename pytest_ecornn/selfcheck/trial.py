@@ -1,4 +1,4 @@
-"""Runs a planted file as the suite would run it, and decides whether it failed for the reason that the file states.
+"""Runs a planted layer as the suite would run it, and decides whether it failed for the reason that its decorator states.
 
 A wrong kernel of `mutants/` is verified on drawn cases. A trick of `exploits/` is timed on one case.
 """
@@ -6,33 +6,27 @@ A wrong kernel of `mutants/` is verified on drawn cases. A trick of `exploits/` 
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import torch
 
-from pytest_ecornn.contract import Case
-from pytest_ecornn.results.rows import Row
+from pytest_ecornn.contract import Case, Implementation
+from pytest_ecornn.results.rows import AGAIN, Row
 from pytest_ecornn.run.discovery import ImplementationInfo, discover
 from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
 from pytest_ecornn.run.items.drawn_items import DrawnItem
 from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.run.items.property_items import PropertyItem
+from pytest_ecornn.selfcheck import planting
+from pytest_ecornn.selfcheck.planting import Expectation
 from pytest_ecornn.selfcheck.trial_session import TrialOptions, TrialSession
 from pytest_ecornn.verification.outcomes import CheckFailed
 
-FOLDERS = {kind: Path(__file__).parent / name for kind, name in {"fault": "mutants", "cheat": "exploits"}.items()}
+PACKAGES = {"fault": planting.MUTANTS, "cheat": planting.EXPLOITS}
 CHEAT_SECONDS = 0.01  # of a cheat's first row, which has three rounds at least; of each further one twice as long
 CHEAT_ROWS = 6  # at most, until one shows it: a short row may time no call in which it acts
-
-
-def files(kind: str) -> list[Path]:
-    """The planted files of a kind: fault or cheat."""
-    return sorted(path for path in FOLDERS[kind].glob("*.py") if path.stem != "__init__")
 
 
 # What the reason of a failed row says, by the check that is meant to have failed.
@@ -68,71 +62,66 @@ _SAME = {"final h": "output"}
 
 @dataclass(frozen=True)
 class Planted:
-    """One file of `mutants/` or `exploits/`: the implementation in it and the constants beside it."""
+    """A layer of `mutants/` or `exploits/` as an implementation, and what must see it."""
 
     found: ImplementationInfo
-    caught_by: str
-    cell: str = "lstm"
-    dtype: str = "float32"
-    device: str = "cpu"
-    mode: str = "inference"
-    profile: str = "quick"
-    options: Mapping[str, Any] = field(default_factory=dict)  # of its case, beside those
+    expectation: Expectation
 
     @classmethod
     @cache
-    def load(cls, path: Path) -> Planted:
-        """Found as a third party's file is; `STANDS_FOR` names the own implementation whose duties it takes over."""
-        found = discover([path])[path.stem]
-        constants = vars(sys.modules[found.cls.__module__])
-        if own := constants.get("STANDS_FOR"):
-            found = replace(found, name=own, is_own=True)
-        names = [name for name in ("cell", "dtype", "device", "mode", "profile", "options") if name.upper() in constants]
-        return cls(found, constants["CAUGHT_BY"], **{name: constants[name.upper()] for name in names})
+    def load(cls, layer: type[Implementation]) -> Planted:
+        """Found as a third party's file is."""
+        expectation, name = planting.expectation(layer), planting.name_of(layer)
+        implementation = discover([planting.own_file(layer)])[name]
+        if own := expectation.stands_for:
+            implementation = replace(implementation, name=own, is_own=True)
+        return cls(implementation, expectation)
 
     @property
     def needs_properties(self) -> bool:
         """Whether a property is to catch it."""
-        return self.caught_by.startswith("property: ")
+        return self.expectation.caught_by.startswith("property: ")
 
     @property
     def base(self) -> Case:
-        given = {"steps": 4, "batch": 2, "hidden_size": 8, **self.options}
-        return Case(cell=self.cell, dtype=self.dtype, device=self.device, mode=self.mode, **given)
+        expected = self.expectation
+        options = {"steps": 4, "batch": 2, "hidden_size": 8, **expected.options}
+        return Case(cell=expected.cell, dtype=expected.dtype, device=expected.device, mode=expected.mode, **options)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One planted file, and whether it is caught as it states. kind: fault or cheat. seed: of the run, and so of its cases."""
+    """A planted layer, and whether it is caught as it states. kind: fault or cheat. seed: of the run, and so of its cases."""
 
-    path: Path
+    layer: type[Implementation]
     kind: str = "fault"
     seed: int = 0
 
     def __str__(self) -> str:
-        return self.path.stem
+        return planting.name_of(self.layer)
 
     @property
     def planted(self) -> Planted:
-        return Planted.load(self.path)
+        return Planted.load(self.layer)
 
     def missing(self) -> str:
         """Why it cannot be tried here; empty where it can."""
-        needs_gpu = self.planted.device == "cuda" and not torch.cuda.is_available()
+        needs_gpu = planting.expectation(self.layer).device == "cuda" and not torch.cuda.is_available()
         return "needs a CUDA device" if needs_gpu else ""
 
     def survived(self) -> str:
         """How it was not caught; empty where it was."""
-        planted = self.planted
-        is_timed = planted.caught_by == "nothing gained" or planted.caught_by.startswith(_DOUBTED)
+        caught_by = planting.expectation(self.layer).caught_by
+        is_timed = caught_by == "nothing gained" or caught_by.startswith(_DOUBTED)
         for row in self._rows():
-            if is_caught(row, planted.caught_by) and (row.timing is None or is_timed):
+            if is_caught(row, caught_by) and (row.timing is None or is_timed):
                 return ""
-        return f"expected {planted.caught_by!r} to fail, got {row.status}: {row.reason or doubts(row) or row.notes}"
+        reason = row.reason.partition(AGAIN)[0]  # the command names a file that ends with the process
+        return f"expected {caught_by!r} to fail, got {row.status}: {reason or doubts(row) or row.notes}"
 
     def _rows(self) -> Iterator[Row]:
         if self.kind == "fault":
-            yield explored(self.planted, self.planted.profile, self.seed)
+            yield explored(self.planted, self.planted.expectation.profile, self.seed)
             return
         for number in range(CHEAT_ROWS):
             yield timed(self.planted, self.seed, CHEAT_SECONDS * 2**number)
@@ -140,7 +129,7 @@ class Trial:
 
 def all_trials(*kinds: str, seed: int = 0) -> list[Trial]:
     """Trials of the given kinds; of all kinds, unless some are given."""
-    return [Trial(path, kind, seed) for kind in kinds or ("fault", "cheat") for path in files(kind)]
+    return [Trial(layer, kind, seed) for kind in kinds or PACKAGES for layer in planting.layers(PACKAGES[kind])]
 
 
 class _Drawn(DrawnItem):
@@ -164,7 +153,7 @@ def item(planted: Planted, profile: str, seed: int = 0) -> CheckItem:
 
 def timed(planted: Planted, seed: int = 0, seconds: float = CHEAT_SECONDS) -> Row:
     """The row of one case, finished: timed beside a plain loop, or its properties checked. The contents are the seed's."""
-    own, case = TrialSession(TrialOptions(planted.profile, seconds, seed=seed)), replace(planted.base, seed=seed)
+    own, case = TrialSession(TrialOptions(budget=seconds, seed=seed)), replace(planted.base, seed=seed)
     if planted.needs_properties:
         return PropertyItem(own, planted.found, case, is_fixed=True).finished()
     return BenchmarkItem(own, planted.found, case).finished()

@@ -24,6 +24,7 @@ from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.selfcheck import _correct_layers, trial
+from pytest_ecornn.selfcheck.planting import Expectation
 from pytest_ecornn.selfcheck.trial import Planted
 from pytest_ecornn.verification import calls, verification
 from pytest_ecornn.verification.calls import Tensors
@@ -313,5 +314,5 @@ def test_a_property_fails_a_layer_that_is_wrong_with_the_mask_alone(wrap: Any, n
 
 def test_the_loop_that_faults_with_resets_are_built_on_is_right() -> None:
     found = ImplementationInfo("loop", _correct_layers.PackedLoop, Path(_correct_layers.__file__))
-    row = trial.explored(Planted(found, "", "gru", "bfloat16"), "quick")
+    row = trial.explored(Planted(found, Expectation("", "gru", "bfloat16")), "quick")
     assert row.status == "passed", row.reason

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from pytest_ecornn.cases import cancellation, contents
 from pytest_ecornn.contract import Case, Declared
-from pytest_ecornn.run import discovery
-from pytest_ecornn.selfcheck import right_items
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters, cut, through
+from pytest_ecornn.selfcheck.correct.arithmetic import LogSpace
 from pytest_ecornn.verification import calls, rounding_shares, verification
 from pytest_ecornn.verification.rounding_shares import ANY, EXACT, Independent, Shares
 
@@ -104,6 +103,5 @@ def test_a_drifting_state_changes_by_little_in_a_step_and_by_more_in_all() -> No
 def test_shares_are_not_judged_where_a_gradient_jumps() -> None:
     """At zero the derivative of minGRU's positive candidate jumps; relu's, which published layers use there, is 0."""
     text = "mingru_positive-T3-B11-H9-float16-bidirectional-batchfirst-state-projected-training-zeros-transposed-seed9513"
-    case, found = Case.parse(text), discovery.discover([right_items.FOLDERS[0]])["log_space"]
-    candidate = verification.Candidate.build("log_space", found.cls, case)
+    candidate = verification.Candidate.build("log_space", LogSpace, Case.parse(text))
     assert [one.message for one in candidate.verify() if one.status == "failed"] == []

@@ -1,1 +1,1 @@
-"""Right implementations of unusual forms, one to a file: a check that fails one is wrong itself."""
+"""Right implementations of unusual forms: a check that fails one is wrong itself."""

@@ -17,6 +17,7 @@ from pytest_ecornn.contract.layer_stack import run_layers
 ALL_CELLS = tuple(cell.name for cell in cells.BUILT_IN)
 RECURRENT_CELLS = tuple(cell.name for cell in cells.BUILT_IN if cell.recurrent)
 Parameters = dict[str, Tensor]
+LayerResult = tuple[Tensor, GateTensors]  # output and final states
 
 
 class Right(Implementation):
@@ -48,14 +49,16 @@ class Right(Implementation):
 
 
 class RightLayer(Right):
-    """One layer in one direction is the subclass's."""
+    """One layer in one direction is the subclass's. resets: of the call, [T, B]."""
+
+    resets: Tensor | None
 
     def build(self, case: Case, weights: Weights) -> Layer:
         self.case, self.cell = case, cells.get(case.cell)
 
         def layer(x: Tensor, state: State, lengths: Tensor | None, resets: Tensor | None = None) -> tuple[Tensor, State]:
-            marks = resets.T if resets is not None and case.batch_first else resets
-            return run_layers(case, x, state, partial(self._layer, weights, lengths, marks))
+            self.resets = resets.T if resets is not None and case.batch_first else resets
+            return run_layers(case, x, state, partial(self._layer, weights, lengths))
 
         return layer
 
@@ -67,18 +70,17 @@ class RightLayer(Right):
         self,
         weights: Weights,
         lengths: Tensor | None,
-        resets: Tensor | None,
         suffix: str,
         x: Tensor,
         is_projected: bool,
         state: GateTensors,
         reverse: bool,
-    ) -> tuple[Tensor, GateTensors]:
+    ) -> LayerResult:
         storage, compute = x.dtype, self.compute(x.dtype)
         parameters = {name: weights.masked(name + suffix).to(compute) for name in cells.layer_parameters(weights, suffix)}
         steps = (x.transpose(0, 1) if self.case.batch_first else x).to(compute)
         first = tuple(s.to(compute) for s in state) or self.zeros(steps)
-        output, final = self.run(steps, first, parameters, lengths, resets, reverse)
+        output, final = self.run(steps, first, parameters, lengths, reverse)
         output = output.to(storage)
         return (output.transpose(0, 1) if self.case.batch_first else output), tuple(s.to(storage) for s in final)
 
@@ -87,15 +89,7 @@ class RightLayer(Right):
         return tuple(x.new_zeros(x.shape[1], self.case.hidden_size) for _ in self.cell.states)
 
     @abstractmethod
-    def run(
-        self,
-        x: Tensor,
-        state: GateTensors,
-        parameters: Parameters,
-        lengths: Tensor | None,
-        resets: Tensor | None,
-        reverse: bool,
-    ) -> tuple[Tensor, GateTensors]:
+    def run(self, x: Tensor, state: GateTensors, parameters: Parameters, lengths: Tensor | None, reverse: bool) -> LayerResult:
         """Inputs [T, B, I], or pre-activations where there is no weight_ih -> outputs [T, B, H] and final states [B, H]."""
 
     def advance(self, x_gates: Tensor, state: GateTensors, parameters: Parameters) -> GateTensors:

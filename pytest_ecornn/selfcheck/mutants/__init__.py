@@ -1,1 +1,1 @@
-"""One wrong kernel to a file."""
+"""Wrong kernels, a family to a module."""

@@ -1,1 +1,0 @@
-"""Right implementations that compute otherwise: other sums, products and formulas."""

@@ -1,1 +1,0 @@
-"""Right implementations that are called or store otherwise: layouts, memory, threads."""
