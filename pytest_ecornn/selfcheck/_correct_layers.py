@@ -19,6 +19,7 @@ from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.reference.loop import ReferenceLoop
 
 Parameters = dict[str, Tensor]
+VERIFIED_CALLS = 3  # at least, before any is timed
 _DELAY_SECONDS = 0.02
 _perf_counter = time.perf_counter
 
@@ -165,16 +166,24 @@ class AroundScan(_Around, ScanCpu):
     """The scan on a CPU; a fault replaces `call`."""
 
 
-class FilledLater(AroundLoop):
-    """A thread fills the results in after the call has returned; those of the first calls, which are verified, are there."""
+class RightWhileVerified(AroundLoop):
+    """The plain loop for the first calls, which are verified; a cheat replaces `later_call`."""
 
     _calls = 0
 
-    def call(self, layer: Layer, case: Case, weights: Weights, x: Tensor, state: State, lengths: Tensor | None) -> Any:
+    def call(self, layer: Layer, case: Case, weights: Weights, *arguments: Any) -> Any:
         self._calls += 1
-        results: Any = layer(x, state, lengths)
-        if self._calls <= 3:
-            return results
+        return layer(*arguments) if self._calls <= VERIFIED_CALLS else self.later_call(layer, case, weights, *arguments)
+
+    def later_call(self, layer: Layer, case: Case, weights: Weights, x: Tensor, state: State, lengths: Tensor | None) -> Any:
+        raise NotImplementedError
+
+
+class FilledLater(RightWhileVerified):
+    """A thread fills the results in after the call has returned."""
+
+    def later_call(self, layer: Layer, case: Case, weights: Weights, *arguments: Any) -> Any:
+        results: Any = layer(*arguments)
         late = tuple(torch.zeros_like(one) for one in results)
         Timer(_DELAY_SECONDS, partial(self._fill, late, results)).start()
         return late

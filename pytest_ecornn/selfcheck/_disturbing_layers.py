@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
-from pytest_ecornn.contract import Case, Layer, State, Weights
-from pytest_ecornn.selfcheck._correct_layers import AroundLoop
-
-_VERIFIED_CALLS = 3
+from pytest_ecornn.contract import Case, Layer, Weights
+from pytest_ecornn.selfcheck._correct_layers import VERIFIED_CALLS, AroundLoop
 
 
 class Disturbing(AroundLoop):
@@ -23,11 +19,11 @@ class Disturbing(AroundLoop):
     def rest(self) -> None:
         raise NotImplementedError
 
-    def call(self, layer: Layer, case: Case, weights: Weights, x: Tensor, state: State, lengths: Tensor | None) -> Any:
-        if self._calls > _VERIFIED_CALLS:
+    def call(self, layer: Layer, case: Case, weights: Weights, *arguments: Any) -> Any:
+        if self._calls > VERIFIED_CALLS:
             self.rest()
         self._calls += 1
-        result = layer(x, state, lengths)
-        if self._calls > _VERIFIED_CALLS:
+        result = layer(*arguments)
+        if self._calls > VERIFIED_CALLS:
             self.disturb()
         return result

@@ -91,7 +91,7 @@ def layers(package: str) -> list[type[Implementation]]:
     modules = [import_module(f"{package}.{module}") for module in public]
     classes = [value for module in modules for value in vars(module).values() if isclass(value)]
     names = {module.__name__ for module in modules}
-    return sorted((one for one in classes if issubclass(one, Implementation) and one.__module__ in names), key=name_of)
+    return sorted((kind for kind in classes if issubclass(kind, Implementation) and kind.__module__ in names), key=name_of)
 
 
 def name_of(layer: type[Implementation]) -> str:
@@ -103,7 +103,7 @@ def name_of(layer: type[Implementation]) -> str:
 
 @cache
 def own_file(layer: type[Implementation]) -> Path:
-    """A module NAME.py of the layer alone, with the lines' numbers of its family's module; it lasts as long as the process."""
+    """A module NAME.py in which the layer stands alone, each line where its family has it; it lasts as long as the process."""
     module = sys.modules[layer.__module__]
     assert module.__file__ is not None
     file = _folder() / f"{name_of(layer)}.py"

@@ -17,7 +17,7 @@ PACKAGES = (planting.MUTANTS, planting.EXPLOITS, planting.CORRECT)
 
 
 def test_no_planted_layer_is_lost_and_each_must_be_seen_as_before() -> None:
-    planted = [f"{one.kind} {one}: {planting.expectation(one.layer).caught_by}" for one in trial.all_trials()]
+    planted = [f"{each.kind} {each}: {planting.expectation(each.layer).caught_by}" for each in trial.all_trials()]
     right = [f"right {planting.name_of(layer)}" for layer in planting.layers(planting.CORRECT)]
     assert [*planted, *right] == FROZEN.read_text().splitlines()
 

@@ -436,9 +436,7 @@ class Tf32ByHardware(Loop):
 class WeightGradient16bit(Loop):
     """The gradient of W_hh is summed step by step in 16 bits, and float32 is declared."""
 
-    def advance(
-        self, t: int, x: Tensor, state: GateTensors, parameters: Parameters, lengths: Tensor | None
-    ) -> tuple[GateTensors, Tensor]:
+    def advance(self, t: int, x: Tensor, state: GateTensors, parameters: Parameters, *arguments: Any) -> Any:
         summed = with_gradient(parameters["weight_hh"], lambda gradient: through(gradient, self.dtype))
         parameters["weight_hh"] = summed  # the next step's, so that each adds its own to a rounded sum
-        return super().advance(t, x, state, parameters, lengths)
+        return super().advance(t, x, state, parameters, *arguments)

@@ -85,18 +85,9 @@ class FinalOfWholeChunks(Loop):
 
     chunk = LANES * STEPS_PER_LANE
 
-    def one_layer(
-        self,
-        weights: Weights,
-        lengths: Tensor | None,
-        suffix: str,
-        x: Tensor,
-        is_projected: bool,
-        given: GateTensors,
-        reverse: bool,
-    ) -> tuple[Tensor, GateTensors]:
-        output, final = super().one_layer(weights, lengths, suffix, x, is_projected, given, reverse)
-        if self.case.steps % self.chunk == 0 and self.case.steps > self.chunk and lengths is None and not reverse:
+    def one_layer(self, weights: Weights, lengths: Tensor | None, *arguments: Any) -> tuple[Tensor, GateTensors]:
+        output, final = super().one_layer(weights, lengths, *arguments)
+        if self.case.steps % self.chunk == 0 and self.case.steps > self.chunk and lengths is None and not self.is_reverse:
             late = output.transpose(0, 1) if self.case.batch_first else output
             final = (late[-1 - self.chunk].to(final[0].dtype), *final[1:])
         return output, final

@@ -149,17 +149,8 @@ class ResetsIgnored(PackedLoop):
 class ReverseRunsForward(Loop):
     """The reverse direction reads the sequence from its beginning too."""
 
-    def one_layer(
-        self,
-        weights: Weights,
-        lengths: Tensor | None,
-        suffix: str,
-        x: Tensor,
-        is_projected: bool,
-        given: GateTensors,
-        reverse: bool,
-    ) -> Any:
-        return super().one_layer(weights, lengths, suffix, x, is_projected, given, False)
+    def one_layer(self, *arguments: Any) -> Any:
+        return super().one_layer(*(*arguments[:-1], False))
 
 
 @mutant("property: globals_unchanged", cell="gru")

@@ -63,7 +63,7 @@ _ON_BEHALF = {inspect.__file__, logging.__file__, traceback.__file__}  # ask for
 _TORCH = os.path.dirname(torch.__file__)
 _DISPATCHING = "__torch_dispatch__"  # which torch wraps in each class of modes
 _OWN = __name__.partition(".")[0]
-_UNTRUSTED_PACKAGES = ("selfcheck.mutants", "selfcheck.exploits", "selfcheck._correct_layers", "suites")
+_UNTRUSTED_PACKAGES = ("selfcheck.mutants", "selfcheck.exploits", "selfcheck.correct", "selfcheck._correct_layers", "suites")
 
 
 class MonkeypatchGuard:
