@@ -37,18 +37,18 @@ test-oldest: $(OLDEST)/.installed
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/python -m tests.tools.as_installed mypy
+	$(BIN)/python -m tests.tools.as_installed lint-imports
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -qq --constraint constraints.txt setuptools wheel
+	$(BIN)/python -m pip install -qq --constraint constraints.txt hatchling
 	$(BIN)/python -m pip install -qq --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	touch $(STAMP)
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip install -qq --constraint constraints-oldest.txt setuptools wheel
+	$(OLDEST)/bin/python -m pip install -qq --constraint constraints-oldest.txt hatchling
 	$(OLDEST)/bin/python -m pip install -qq --constraint constraints-oldest.txt --no-build-isolation --editable '.[test]'
 	touch $@
 

@@ -6,6 +6,7 @@ Importing this package imports neither torch nor anything else that is slow: the
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ _MODULES = {
     "Cell": "pytest_ecornn.contract.cells", "Report": "pytest_ecornn.reporting.stored.load",
     "ReportError": "pytest_ecornn.reporting", "load_report": "pytest_ecornn.reporting.stored.load",
 }  # fmt: skip
+
+if not (Path(__file__).parent / "implementations").is_dir():
+    __path__.append(str(Path(__file__).parents[1]))  # a clone, where implementations/ and suites/ lie beside this package
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ecornn import hookspecs
 from pytest_ecornn.run.options.modes import check_is_run, is_active, is_selfcheck
-from pytest_ecornn.run.options.node_ids import make_module
+from pytest_ecornn.run.options.node_ids import make_folder, make_module
 from pytest_ecornn.run.options.options import add_options
 
 
@@ -59,6 +59,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     from pytest_ecornn.run.processes.gpu_workers import auto_worker_count
 
     return auto_worker_count(config.getoption("--ecornn-device"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir | None:
+    return make_folder(path, parent)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -22,6 +22,7 @@ import torch
 from pytest_ecornn import __version__
 from pytest_ecornn.autotune.decision import Decision
 from pytest_ecornn.system.cache import cache_dir
+from pytest_ecornn.system.package_folders import IMPLEMENTATIONS, PACKAGE
 
 SCHEMA_VERSION = 1
 _PACKAGES = ("numpy", "numba", "cupy-cuda12x", "cupy-cuda13x", "triton")
@@ -47,10 +48,13 @@ def versions() -> str:
 
 
 def _sources_digest() -> str:
-    root = Path(__file__).parents[1]
-    folders = ("autotune", "contract", "implementations", "nn", "reference")
-    files = sorted(file for folder in folders for file in (root / folder).rglob("*.*") if file.suffix in (".py", ".cu", ".cuh"))
-    stats = [(str(file.relative_to(root)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    folders = (PACKAGE / "autotune", PACKAGE / "contract", IMPLEMENTATIONS, PACKAGE / "nn", PACKAGE / "reference")
+    stats = [
+        (str(file.relative_to(folder.parent)), file.stat().st_size, file.stat().st_mtime_ns)
+        for folder in folders
+        for file in sorted(folder.rglob("*.*"))
+        if file.suffix in (".py", ".cu", ".cuh")
+    ]
     return sha256(repr(stats).encode()).hexdigest()[:16]
 
 

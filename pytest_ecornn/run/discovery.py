@@ -25,6 +25,7 @@ from types import ModuleType
 from pytest_ecornn.cases.sources.sources import INIT, home
 from pytest_ecornn.contract import MAX_ACTIVATION_ERROR, Declared, Implementation
 from pytest_ecornn.system.interruption import raised_as_error
+from pytest_ecornn.system.package_folders import IMPLEMENTATIONS
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, clock_functions
 from pytest_ecornn.verification.guards.exit_guard import ExitGuard
 from pytest_ecornn.verification.guards.tampering import MonkeypatchGuard
@@ -80,9 +81,8 @@ def hint(name: str, directory: Path) -> str:
 
 @cache
 def _builtin() -> tuple[ImplementationInfo, ...]:
-    root = Path(__file__).parents[1] / "implementations"
-    with _unchanged(root):
-        return tuple(_listed(root, _OWN))
+    with _unchanged(IMPLEMENTATIONS):
+        return tuple(_listed(IMPLEMENTATIONS, _OWN))
 
 
 def _listed(folder: Path, package: str) -> Iterator[ImplementationInfo]:

@@ -314,6 +314,16 @@ def test_a_repository_path_to_the_suites_means_the_shipped_ones() -> None:
     assert f"pytest_ecornn/suites/test_equivalence.py::test_fixed_case[sequential-{samples.CASE}]" in done.stdout
 
 
+def test_a_users_package_named_as_the_suites_folder_stays_the_users(foreign: Foreign) -> None:
+    (foreign.path / "suites").mkdir()
+    foreign.write("suites/__init__.py", "OWN = 3\n")
+    foreign.write("suites/test_own.py", "import suites\n\ndef test_own():\n    assert suites.OWN == 3\n")
+    options = ["--ecornn-verify", "--ecornn-case", samples.CASE, "--ecornn-only", "sequential", "-k", "fixed or own"]
+    for arguments in (["suites"], ["pytest_ecornn/suites/test_equivalence.py", "suites"]):
+        done = foreign.run(*options, *arguments, check=0)
+        assert "2 passed" in done.stdout
+
+
 def test_drawn_refusals_of_build_are_counted_and_do_not_hide_the_rest(foreign: Foreign) -> None:
     text = samples.RIGHT.replace("from pytest_ecornn import", "from pytest_ecornn import Unsupported,").replace(
         "        def layer(",

@@ -30,11 +30,11 @@ from pytest_ecornn.results.regression import gate
 from pytest_ecornn.results.rows import WORDS, Row
 from pytest_ecornn.run.discovery import ENTRY_POINT_GROUP, discover
 from pytest_ecornn.system import cache, machine
+from pytest_ecornn.system.package_folders import IMPLEMENTATIONS, PACKAGE, SUITES
 from pytest_ecornn.verification.properties import properties
 from tests.helpers.foreign import Foreign
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "pytest_ecornn"
 FROZEN = Path(__file__).parent
 REPORTS = ("first_cpu", "first_h200", "later_cpu")
 JOURNALS = SCORES = ("first_cpu", "later_cpu")
@@ -299,29 +299,29 @@ def words() -> Iterator[str]:
         yield from (f"junit {name}" for row in stored_report(folder)[1] for name, _ in row.properties())
 
 
-def modules(*folders: str) -> Iterator[tuple[str, str]]:
+def modules(*folders: Path) -> Iterator[tuple[str, str]]:
     """Names and texts of the modules in folders of the package."""
     for folder in folders:
-        for path in (PACKAGE / folder).rglob("*.py"):
-            yield ".".join(["pytest_ecornn", *path.relative_to(PACKAGE).with_suffix("").parts]), path.read_text()
+        for path in folder.rglob("*.py"):
+            yield ".".join(["pytest_ecornn", *path.relative_to(folder.parent).with_suffix("").parts]), path.read_text()
 
 
 def programs() -> Iterator[str]:
     """What `python -m` runs. Private modules are run by other programs."""
-    for name, text in modules("suites", "reporting"):
+    for name, text in modules(SUITES, PACKAGE / "reporting"):
         if "._" not in name.removesuffix(".__main__") and re.search(r"^if __name__ == .__main__.:$", text, re.M):
             yield f"python -m {name.removesuffix('.__main__')}"
 
 
 def shipped_tests() -> Iterator[str]:
     """Those of the shipped suites, which -k and JUnit XML name."""
-    for name, text in modules("suites"):
+    for name, text in modules(SUITES):
         yield from (f"{name}::{test}" for test in re.findall(r"^def (test_\w+)", text, re.M))
 
 
 def ops() -> Iterator[str]:
     """torch's ops of this package, with what they take."""
-    for name, text in modules("implementations"):
+    for name, text in modules(IMPLEMENTATIONS):
         if "torch.library.Library(" in text:
             import_module(name)
     schemas = torch._C._jit_get_all_schemas()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.tools import as_installed
 
 ROOT = Path(__file__).parents[2]
 # A module of a lower package, and what it must not import.
@@ -29,8 +30,7 @@ def _check(root: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.test_all
 def test_an_upward_import_breaks_a_contract(tmp_path: Path) -> None:
     pytest.importorskip("importlinter")
-    shutil.copytree(ROOT / "pytest_ecornn", tmp_path / "pytest_ecornn", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    as_installed.refresh(tmp_path)
     assert _check(tmp_path).returncode == 0
     for file, line in UPWARD.items():
         module = tmp_path / "pytest_ecornn" / file

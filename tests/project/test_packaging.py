@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -10,18 +11,19 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from collections.abc import Iterable
 from email import message_from_string
 from pathlib import Path
 
 import pytest
 
 import pytest_ecornn
+from pytest_ecornn.system.package_folders import IMPLEMENTATIONS, PACKAGE, SUITES
 from tests.helpers import samples
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "pytest_ecornn"
-BESIDE_THE_PACKAGE = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "README.md", "SECURITY.md", "pyproject.toml"}
-WRITTEN_BY_SETUPTOOLS = {"PKG-INFO", "setup.cfg"}
+BESIDE_THE_PACKAGE = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "README.md", "SECURITY.md", "pyproject.toml"}
+WRITTEN_BY_HATCHLING = {".gitignore", "PKG-INFO"}  # the first says what it left out
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +46,38 @@ def sdist(built: Path) -> Path:
     return next(built.glob("*.tar.gz"))
 
 
-def package_files() -> set[str]:
-    """Files of the package in this clone, those of linked folders too. What an editor or Python leaves there does not count."""
-    found = set()
-    for folder, folders, names in os.walk(PACKAGE, followlinks=True):
-        folders[:] = [name for name in folders if name != "__pycache__" and not name.startswith(".")]
-        found |= {str((Path(folder) / name).relative_to(ROOT)) for name in names if not name.startswith(".")}
-    return found
+def clone_files() -> set[str]:
+    """Files of the package in this clone. What an editor or Python leaves there does not count."""
+    files = set()
+    for top in (PACKAGE, IMPLEMENTATIONS, SUITES):
+        for folder, folders, names in os.walk(top):
+            folders[:] = [name for name in folders if name != "__pycache__" and not name.startswith(".")]
+            files |= {str((Path(folder) / name).relative_to(ROOT)) for name in names if not name.startswith(".")}
+    return files
 
 
-def test_the_linked_folders_are_symbolic_links() -> None:
-    """A clone without core.symlinks, or a ZIP unpacked on Windows, has small text files in their place."""
-    assert [name for name in ("implementations", "suites") if not (PACKAGE / name).is_symlink()] == []
+def installed_files() -> set[str]:
+    """The same where the package is installed, with the folders that a clone has beside it in it."""
+    return {name if name.startswith("pytest_ecornn/") else f"pytest_ecornn/{name}" for name in clone_files()}
+
+
+def modules(paths: Iterable[str]) -> set[str]:
+    return {".".join(Path(path).with_suffix("").parts).removesuffix(".__init__") for path in paths if path.endswith(".py")}
+
+
+def test_no_file_is_a_link() -> None:
+    """A clone without core.symlinks, or a ZIP unpacked on Windows, has small text files in place of links."""
+    command = ["git", "-C", str(ROOT), "ls-files", "--stage"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert [line for line in done.stdout.splitlines() if line.startswith("120000")] == []
+
+
+def test_a_clone_has_the_modules_of_a_wheel_and_finds_them_without_an_installation() -> None:
+    places = {name: importlib.util.find_spec(name) for name in modules(installed_files())}
+    assert {name for name, spec in places.items() if spec is None} == set()
+    assert {Path(spec.origin or "").relative_to(ROOT).as_posix() for spec in places.values() if spec} == {
+        name for name in clone_files() if name.endswith(".py")
+    }
 
 
 def test_the_citation_names_this_version_and_licence() -> None:
@@ -70,13 +92,13 @@ def test_the_sdist_holds_the_package_and_no_half_of_the_tests(sdist: Path) -> No
         members = [member for member in archive.getmembers() if not member.isdir()]
     assert [member.name for member in members if not member.isfile()] == []
     names = {member.name.partition("/")[2] for member in members}
-    assert {name for name in names if ".egg-info/" not in name} == package_files() | BESIDE_THE_PACKAGE | WRITTEN_BY_SETUPTOOLS
+    assert names == clone_files() | BESIDE_THE_PACKAGE | WRITTEN_BY_HATCHLING
 
 
 @pytest.mark.test_all
 def test_the_wheel_holds_one_top_level_name_and_every_file_of_the_package(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == package_files()
+    assert names == installed_files()
     for name in ("py.typed", "implementations/sequential.py", "implementations/README.md", "suites/cases.py"):
         assert f"pytest_ecornn/{name}" in names
 

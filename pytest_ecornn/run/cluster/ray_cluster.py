@@ -7,9 +7,11 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,7 +49,7 @@ class Host:
 
     @property
     def folders(self) -> Folders:
-        return Folders(self.info.root, self.info.package)
+        return Folders(self.info.root, self.info.package, self.info.implementations, self.info.suites)
 
     def ask(self, method: str, *arguments: object) -> Any:
         """The answer of the actor's method. Raises RayError where the host is lost or does not answer within a minute."""
@@ -66,8 +68,8 @@ class RayCluster:
         local: dict[str, Any] = {"object_store_memory": _LOCAL_STORE_BYTES} if address == "local" else {}
         settings = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False, **local}
         try:
-            with warnings.catch_warnings(action="ignore"), _quiet():
-                ray.init(address=address, runtime_env=travel.runtime_env(), **settings)
+            with warnings.catch_warnings(action="ignore"), _quiet(), tempfile.TemporaryDirectory() as folder:
+                ray.init(address=address, runtime_env=travel.runtime_env(Path(folder)), **settings)
         except Exception as error:
             raise usage_error(address, error, _TOKEN_HINT) from error
         self.hosts: dict[Place, Host] = {}

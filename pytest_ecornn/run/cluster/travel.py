@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2]
+from pytest_ecornn.system.package_folders import IMPLEMENTATIONS, PACKAGE, SUITES, copy_as_installed
+
 _EXCLUDED = (".git", ".venv", "venv", ".tox", "__pycache__", ".hypothesis", ".pytest_cache", ".mypy_cache", ".ruff_cache")
 _MAX_FILE_BYTES = 64 * 2**20
 # What libraries read from the environment to decide what they compute. Places on disk are each host's own.
@@ -24,10 +25,12 @@ _PLACES = ("_DIR", "_HOME", "_PATH", "_DIRECTORY")
 
 
 class Folders(NamedTuple):
-    """Paths of the user's folder and of the package on one host."""
+    """Paths of the user's folder and of the package's on one host."""
 
     root: str
     package: str
+    implementations: str
+    suites: str
 
 
 class Travel:
@@ -38,12 +41,12 @@ class Travel:
         self.root = config.rootpath if self._started_in.is_relative_to(config.rootpath) else self._started_in
         self._named = {str(argument).rpartition("=")[2].partition(":")[0] for argument in config.invocation_params.args}
         self._report = report
-        self.here = Folders(str(self.root), str(PACKAGE))
+        self.here = Folders(str(self.root), str(PACKAGE), str(IMPLEMENTATIONS), str(SUITES))
 
-    def runtime_env(self) -> dict[str, Any]:
-        """The environment that Ray gives to each worker process."""
+    def runtime_env(self, folder: Path) -> dict[str, Any]:
+        """The environment that Ray gives to each worker process. folder: for a copy of the package, if it travels."""
         inside = PACKAGE.is_relative_to(self.root)
-        packages = [] if inside or _is_installed(PACKAGE) else [str(PACKAGE)]
+        packages = [] if inside or _is_installed(PACKAGE) else [str(copy_as_installed(folder))]
         return {"working_dir": str(self.root), "py_modules": packages, "excludes": list(self._excludes())}
 
     @property

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 import pytest_ecornn
+from pytest_ecornn.system.package_folders import IMPLEMENTATIONS, PACKAGE, SUITES
 from pytest_ecornn.system.scratch import Scratch
 
 MAX_CALLS = 8  # at once: a long read, a write, and questions
@@ -33,7 +34,7 @@ _SET_BY_RAY = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "PYTHONUNBUFFERED")
 
 
 class HostInfo(NamedTuple):
-    """version: the package's. shared: a folder for the files of its workers. root, package: where the code lies."""
+    """version: the package's. shared: a folder for the files of its workers. The rest: where the code lies."""
 
     version: str
     name: str
@@ -41,6 +42,8 @@ class HostInfo(NamedTuple):
     shared: str
     root: str
     package: str
+    implementations: str
+    suites: str
 
 
 class Output(NamedTuple):
@@ -66,10 +69,9 @@ class WorkerHost:
         self._workers: dict[str, _Worker] = {}
 
     def describe(self) -> HostInfo:
-        package = Path(pytest_ecornn.__file__).parent
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        shared = str(self._scratch.path)
-        return HostInfo(pytest_ecornn.__version__, os.uname().nodename, cores, shared, os.getcwd(), str(package))
+        folders = (os.getcwd(), str(PACKAGE), str(IMPLEMENTATIONS), str(SUITES))
+        return HostInfo(pytest_ecornn.__version__, os.uname().nodename, cores, str(self._scratch.path), *folders)
 
     def fingerprint(self, variables: Mapping[str, str]) -> str:
         """The machine as a worker would see it, in JSON. Raises RuntimeError where a worker could not run here."""

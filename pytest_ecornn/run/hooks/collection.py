@@ -13,6 +13,7 @@ from pytest_ecornn.run.hooks.benchmark_plugin import BenchmarkPlugin
 from pytest_ecornn.run.items.unsupported_items import UnsupportedItem, row_item
 from pytest_ecornn.run.processes.proof_workers import TIMED_KINDS
 from pytest_ecornn.run.session import RunSession
+from pytest_ecornn.system.package_folders import SUITES
 
 # The fixtures that hand rows to the shipped tests, and what of the session lists these rows.
 ROW_FIXTURES = {
@@ -29,7 +30,7 @@ _KINDS = {  # of the rows that each test fills
     "test_drawn_cases": "drawn",
     "test_properties": "properties",
 }
-_SELFCHECK = Path(__file__).parents[2] / "suites/test_selfcheck.py"
+_SELFCHECK = SUITES / "test_selfcheck.py"
 
 
 class Collection:

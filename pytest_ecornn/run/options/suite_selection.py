@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_ecornn.run.options.node_ids import resolve_argument
+from pytest_ecornn.system.package_folders import SUITES
 
 _PACKAGE = __name__.partition(".")[0]
-_SUITES = Path(__file__).parents[2] / "suites"  # as it is imported: in the repository it is a link
 
 
 def select_suites(config: pytest.Config, names: Iterable[str]) -> None:
@@ -18,7 +18,7 @@ def select_suites(config: pytest.Config, names: Iterable[str]) -> None:
 
     A path into the suites, also as a repository's own suites/ or by --pyargs, is the user's choice of them: none is added.
     """
-    shipped = [str(_SUITES / name) for name in names]
+    shipped = [str(SUITES / name) for name in names]
     if config.args_source != pytest.Config.ArgsSource.ARGS:
         config.args[:] = shipped
         return
@@ -30,11 +30,11 @@ def select_suites(config: pytest.Config, names: Iterable[str]) -> None:
 def _shipped(config: pytest.Config, argument: str) -> str:
     """The argument, as a path into the installed suites where it means them."""
     path, *rest = argument.split("::")
-    real, suites = (config.invocation_params.dir / path).resolve(), _SUITES.resolve()
-    return "::".join([str(_SUITES / real.relative_to(suites)), *rest]) if real.is_relative_to(suites) else argument
+    real, suites = (config.invocation_params.dir / path).resolve(), SUITES.resolve()
+    return "::".join([str(SUITES / real.relative_to(suites)), *rest]) if real.is_relative_to(suites) else argument
 
 
 def _is_shipped(config: pytest.Config, argument: str) -> bool:
     name = argument.partition("::")[0]
     is_module = config.option.pyargs and (name == _PACKAGE or name.startswith(f"{_PACKAGE}."))
-    return is_module or Path(name).is_relative_to(_SUITES)
+    return is_module or Path(name).is_relative_to(SUITES)

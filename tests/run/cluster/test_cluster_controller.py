@@ -18,7 +18,7 @@ NODE = f"suites/test_benchmark.py::test_benchmark[mine-{samples.CASE}]"
 
 def lost_node(cores: int = 8, gpus: int = 0, sharers: int = 2) -> Any:
     place = Place("a", 0, 1.0, gpus, sharers, 2**30)
-    host = SimpleNamespace(place=place, info=HostInfo("0", "a", cores, "/tmp/there", "/code", "/package"))
+    host = SimpleNamespace(place=place, info=HostInfo("0", "a", cores, "/tmp/there", "/code", "/package", "/own", "/suites"))
     spec, io = SimpleNamespace(ray_host=host), SimpleNamespace(is_host_lost=True, popen=None)
     return SimpleNamespace(gateway=SimpleNamespace(id="gw0", spec=spec, _io=io), workerinput={"workercount": 5})
 

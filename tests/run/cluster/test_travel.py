@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +10,17 @@ from typing import Any
 import pytest
 
 from pytest_ecornn.run.cluster import travel as module
-from pytest_ecornn.run.cluster.travel import PACKAGE, Folders, Travel, translate
+from pytest_ecornn.run.cluster.travel import Folders, Travel, translate
+from pytest_ecornn.system.package_folders import IMPLEMENTATIONS, PACKAGE, SUITES
 
 packaging = pytest.importorskip("ray._private.runtime_env.packaging")
 
-THERE = Folders("/tmp/ray/code", "/tmp/ray/modules/pytest_ecornn")
+THERE = Folders(
+    "/tmp/ray/code",
+    "/tmp/ray/modules/pytest_ecornn",
+    "/tmp/ray/modules/pytest_ecornn/implementations",
+    "/tmp/ray/modules/pytest_ecornn/suites",
+)
 
 
 def config(root: Path, started_in: Path, *arguments: str) -> Any:
@@ -22,7 +29,8 @@ def config(root: Path, started_in: Path, *arguments: str) -> Any:
 
 def travelling(travel: Travel) -> set[str]:
     """The files that Ray would take along."""
-    is_excluded = packaging._get_excludes(travel.root, travel.runtime_env()["excludes"])
+    with tempfile.TemporaryDirectory(dir=travel.root.parent) as copies:
+        is_excluded = packaging._get_excludes(travel.root, travel.runtime_env(Path(copies))["excludes"])
     folders = {path for path in travel.root.rglob("*") if path.is_dir() and is_excluded(path)}
     files = (path for path in travel.root.rglob("*") if path.is_file() and not folders & set(path.parents))
     return {str(path.relative_to(travel.root)) for path in files if not is_excluded(path)}
@@ -53,13 +61,18 @@ def test_a_run_that_was_started_below_its_root_starts_there_on_other_hosts(tmp_p
 
 
 def test_the_package_travels_from_a_checkout_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    travel = Travel(config(tmp_path, tmp_path), tmp_path / "r")
-    assert travel.runtime_env()["py_modules"] == [str(PACKAGE)]
+    travel, copies = Travel(config(tmp_path, tmp_path), tmp_path / "r"), tmp_path / "copies"
+    assert travel.runtime_env(copies)["py_modules"] == [str(copies / "pytest_ecornn")]
+    for name, source in (("system", PACKAGE / "system"), ("implementations", IMPLEMENTATIONS), ("suites", SUITES)):
+        copied = copies / "pytest_ecornn" / name
+        assert {file.relative_to(copied) for file in copied.rglob("*.py")} == {
+            file.relative_to(source) for file in source.rglob("*.py")
+        }
     monkeypatch.setattr(module.sysconfig, "get_path", lambda name: str(PACKAGE.parent))
-    assert travel.runtime_env()["py_modules"] == []
+    assert travel.runtime_env(copies)["py_modules"] == []
     root = PACKAGE.parent
     monkeypatch.undo()
-    assert Travel(config(root, root), root / "r").runtime_env()["py_modules"] == []  # it goes with the user's folder
+    assert Travel(config(root, root), root / "r").runtime_env(copies)["py_modules"] == []  # it goes with the user's folder
 
 
 @pytest.mark.parametrize(
@@ -68,13 +81,15 @@ def test_the_package_travels_from_a_checkout_alone(tmp_path: Path, monkeypatch: 
         ("/home/me/kernels", "/tmp/ray/code"),
         ("--ecornn-implementations=/home/me/kernels/mine.py", "--ecornn-implementations=/tmp/ray/code/mine.py"),
         ('File "/home/me/kernels/mine.py", line 3', 'File "/tmp/ray/code/mine.py", line 3'),
-        ("/home/me/kernels/lib/pytest_ecornn/suites/test_benchmark.py", f"{THERE.package}/suites/test_benchmark.py"),
+        ("/home/me/kernels/lib/pytest_ecornn/plugin.py", f"{THERE.package}/plugin.py"),
+        ("/home/me/kernels/lib/suites/test_benchmark.py", f"{THERE.package}/suites/test_benchmark.py"),
         ("/home/me/kernels_too/mine.py", "/home/me/kernels_too/mine.py"),
         ("lstm-T6-B3-H8-float32", "lstm-T6-B3-H8-float32"),
     ],
 )
 def test_paths_are_those_of_the_other_host(text: str, expected: str) -> None:
-    here = Folders("/home/me/kernels", "/home/me/kernels/lib/pytest_ecornn")
+    lib = "/home/me/kernels/lib"
+    here = Folders("/home/me/kernels", f"{lib}/pytest_ecornn", f"{lib}/implementations", f"{lib}/suites")
     assert translate(text, here, THERE) == expected
     assert translate(expected, THERE, here) == text
 
