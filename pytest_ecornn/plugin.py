@@ -10,8 +10,9 @@ import pytest
 
 from pytest_ecornn import hookspecs
 from pytest_ecornn.run.options.modes import check_is_run, is_active, is_selfcheck
-from pytest_ecornn.run.options.node_ids import make_folder, make_module
 from pytest_ecornn.run.options.options import add_options
+from pytest_ecornn.run.processes import xdist_setup
+from pytest_ecornn.run.suites import make_folder, make_module
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,9 +40,9 @@ def _configure_processes(config: pytest.Config) -> None:
 
         ray_options.configure_options(config)
     elif config.getoption("--ecornn-isolate"):
-        from pytest_ecornn.run.processes import isolation
-
-        isolation.configure_options(config)
+        xdist_setup.configure_isolation(config)
+    elif any(device.startswith("cuda") for device in config.getoption("--ecornn-device")):
+        xdist_setup.configure_gpu_run(config)
 
 
 def _printable(error: pytest.UsageError) -> pytest.UsageError:
@@ -80,14 +81,21 @@ def pytest_configure(config: pytest.Config) -> None:
     elif not is_active(config):
         check_is_run(config)
     else:
-        from pytest_ecornn.run.hooks.running import RunPlugin
-        from pytest_ecornn.run.processes.proof_workers import Starting, is_possible
+        _start_run(config)
 
-        running = RunPlugin(config)
-        config.pluginmanager.register(running, "ecornn-running")
-        if running.session.options.isolate:
-            from pytest_ecornn.run.processes.isolation import register
 
-            register(config, running)
-        elif is_possible(config):
-            config.pluginmanager.register(Starting(running.session), "ecornn-proof-workers")
+def _start_run(config: pytest.Config) -> None:
+    """Registers what runs the rows and reports them."""
+    from pytest_ecornn.run.hooks.running import RunPlugin
+
+    running = RunPlugin(config)
+    config.pluginmanager.register(running, "ecornn-running")
+    is_worker = hasattr(config, "workerinput")
+    if config.getoption("--ecornn-ray") is not None and not (is_worker or config.option.collectonly):
+        from pytest_ecornn.run.cluster.cluster_session import register_cluster
+
+        register_cluster(config, running.session)
+    else:
+        from pytest_ecornn.run.processes.registration import register
+
+        register(config, running.session)

@@ -11,7 +11,6 @@ from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.processes.process import WorkerProcess
-from pytest_ecornn.run.processes.proof_workers import ProofWorkers
 
 if TYPE_CHECKING:
     from pytest_ecornn.verification.verification import Candidate
@@ -60,8 +59,6 @@ class ItemSession(Protocol):
     def beside(self) -> str: ...
     @property
     def process(self) -> WorkerProcess: ...
-    @property
-    def proof_workers(self) -> ProofWorkers: ...
     @property
     def support(self) -> ItemSupport: ...
     @property

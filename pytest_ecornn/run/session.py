@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -24,13 +24,13 @@ from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
 from pytest_ecornn.run.items.control import AATestItem
 from pytest_ecornn.run.items.drawn_items import DrawnItem
-from pytest_ecornn.run.items.items import NamedCaseItem, build_and_compare
+from pytest_ecornn.run.items.items import CheckItem, NamedCaseItem, build_and_compare
 from pytest_ecornn.run.items.property_items import PropertyItem
 from pytest_ecornn.run.measured_ceilings import MeasuredCeilings
 from pytest_ecornn.run.options.option_table import DEFAULT_BASELINES
 from pytest_ecornn.run.options.options import Options
 from pytest_ecornn.run.processes.process import WorkerProcess, worker_input
-from pytest_ecornn.run.processes.proof_workers import ProofWorkers
+from pytest_ecornn.run.suites import kind_of_node, label_of_node
 from pytest_ecornn.run.support import Support
 from pytest_ecornn.system import faults, memory
 from pytest_ecornn.system.gpus import host_share
@@ -42,6 +42,15 @@ from pytest_ecornn.verification.calls import WrongResult
 from pytest_ecornn.verification.guards.exit_guard import ExitGuard
 from pytest_ecornn.verification.outcomes import RAISED, CheckFailed, SkipCheck, skips_as_unsupported
 from pytest_ecornn.verification.verification import Candidate
+
+# The fixtures that hand rows to the shipped tests, and what of the session lists these rows.
+ROW_FIXTURES = {
+    "ecornn_row": "benchmark_items",
+    "ecornn_control": "aa_test_items",
+    "ecornn_fixed": "named_case_items",
+    "ecornn_drawn": "drawn_case_items",
+    "ecornn_properties": "properties",
+}
 
 
 class RunSession:
@@ -69,7 +78,7 @@ class RunSession:
         self._scratch = None if worker else Scratch()
         self._shared = self._scratch.path if self._scratch else Path(worker["ecornn_shared"])
         self.lock.run = worker.get("ecornn_run", os.getpid())
-        self.proof_workers = ProofWorkers()
+        self.host_machine: dict[str, Any] = {}  # fingerprint of other hosts that run the rows
 
     def _cases(self) -> list[Case]:
         parse = state_dict.load(self.options.state_dict).case if self.options.state_dict else Case.parse
@@ -172,6 +181,18 @@ class RunSession:
         else:
             kinds = [(cell, dtype, device) for cell in cells.names() for dtype in DTYPES for device in self.options.devices]
         return [Case(cell=c, dtype=t, device=d, steps=4, batch=2, hidden_size=8) for c, t, d in kinds]
+
+    def items(self) -> Iterator[CheckItem]:
+        for name in ROW_FIXTURES.values():
+            yield from getattr(self, name)()
+
+    def item(self, nodeid: str) -> CheckItem | None:
+        """The item of one of our tests."""
+        label = label_of_node(nodeid)
+        if not label:
+            return None
+        kind = kind_of_node(nodeid)
+        return next((item for item in self.items() if item.kind == kind and str(item) == label), None)
 
     # What items share.
 

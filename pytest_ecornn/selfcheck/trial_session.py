@@ -14,7 +14,6 @@ from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import CONFIDENCE
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.processes.process import WorkerProcess
-from pytest_ecornn.run.processes.proof_workers import ProofWorkers
 from pytest_ecornn.verification.verification import Candidate
 
 
@@ -57,7 +56,6 @@ class TrialSession:
     beside: str = ""
     support: AnySupport = field(default_factory=AnySupport)
     process: WorkerProcess = field(default_factory=WorkerProcess)
-    proof_workers: ProofWorkers = field(default_factory=ProofWorkers)
     found: Mapping[str, ImplementationInfo] = field(default_factory=dict)
     finished: Mapping[tuple[str, str, str], Row] = field(default_factory=dict)
     confidence: float = CONFIDENCE

@@ -20,7 +20,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Which cases": ("case", "cases", "shard", "state-dict", "profile", "seed", "correct-cases"),
     "Timing": ("baseline", "budget", "pairs"),
     "Comparison with a stored report": ("compare", "fail-slower", "strict"),
-    "Processes": ("isolate", "ray", "timeout", "memory", "proof-workers"),
+    "Processes": ("isolate", "ray", "timeout", "memory"),
 }
 _DEFAULT = re.compile(r" Default: (.+?)\.?$")
 

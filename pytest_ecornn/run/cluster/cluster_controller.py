@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pytest_ecornn.results import formatting
 from pytest_ecornn.run.cluster.cluster_workers import host_of, is_host_lost
 from pytest_ecornn.run.processes.controller import XdistController
+from pytest_ecornn.run.session import RunSession
 from pytest_ecornn.system.last_words import CrashReport
-
-if TYPE_CHECKING:
-    from pytest_ecornn.run.hooks.running import RunPlugin
 
 # Hosts that may be lost at one row: then it is the row that costs them, as by using up their memory.
 _MAX_HOSTS_LOST = 3
@@ -22,8 +20,8 @@ _MAX_HOSTS_LOST = 3
 class ClusterController(XdistController):
     """pytest's hooks in the process that hands rows out to hosts."""
 
-    def __init__(self, running: RunPlugin):
-        super().__init__(running)
+    def __init__(self, session: RunSession):
+        super().__init__(session)
         self._lost_at = Counter[str]()
 
     @pytest.hookimpl(trylast=True)

@@ -13,11 +13,14 @@ from ray.exceptions import RayError
 from xdist.dsession import DSession, TerminalDistReporter
 
 from pytest_ecornn.measurement.roofline import Ceilings
-from pytest_ecornn.results import formatting
+from pytest_ecornn.results import formatting, journal
 from pytest_ecornn.run import measured_ceilings
+from pytest_ecornn.run.cluster.cluster_controller import ClusterController
 from pytest_ecornn.run.cluster.cluster_workers import ClusterWorkers, host_of, is_host_lost
 from pytest_ecornn.run.cluster.ray_cluster import Host, RayCluster
 from pytest_ecornn.run.cluster.travel import Travel
+from pytest_ecornn.run.processes.gpu_workers import uses_gpus
+from pytest_ecornn.run.session import RunSession
 
 _POLL_SECONDS = 2.0  # between looks for free places
 
@@ -125,3 +128,16 @@ class ClusterSession(DSession):  # type: ignore[misc]
             with contextlib.suppress(RayError, pytest.UsageError):
                 for host in self._cluster.start_missing():
                     self.queue.put(("hostready", {"host": host}))
+
+
+def register_cluster(config: pytest.Config, session: RunSession) -> None:
+    """Registers the hooks of the process that hands out rows, once its hosts run. Raises UsageError where there are none."""
+    options = session.options
+    travel = Travel(config, options.report)
+    cluster = RayCluster(config.getoption("--ecornn-ray"), travel, uses_gpus(session.devices), options.bench)
+    config.add_cleanup(cluster.shut_down)
+    session.host_machine = cluster.start()
+    begun = options.report / journal.NAME
+    files = {journal.NAME: begun.read_bytes()} if options.resume and begun.exists() else {}
+    config.pluginmanager.register(ClusterController(session), "ecornn-controller")
+    config.pluginmanager.register(ClusterSession(config, cluster, travel, Path(session.shared_folder), files), "dsession")

@@ -11,25 +11,9 @@ import pytest
 
 from pytest_ecornn.run.hooks.benchmark_plugin import BenchmarkPlugin
 from pytest_ecornn.run.items.unsupported_items import UnsupportedItem, row_item
-from pytest_ecornn.run.processes.proof_workers import TIMED_KINDS
-from pytest_ecornn.run.session import RunSession
-from pytest_ecornn.system.package_folders import SUITES
+from pytest_ecornn.run.session import ROW_FIXTURES, RunSession
+from pytest_ecornn.run.suites import SUITES, label_of_node
 
-# The fixtures that hand rows to the shipped tests, and what of the session lists these rows.
-ROW_FIXTURES = {
-    "ecornn_row": "benchmark_items",
-    "ecornn_control": "aa_test_items",
-    "ecornn_fixed": "named_case_items",
-    "ecornn_drawn": "drawn_case_items",
-    "ecornn_properties": "properties",
-}
-_KINDS = {  # of the rows that each test fills
-    "test_benchmark": "benchmark",
-    "test_control": "control",
-    "test_fixed_case": "fixed",
-    "test_drawn_cases": "drawn",
-    "test_properties": "properties",
-}
 _SELFCHECK = SUITES / "test_selfcheck.py"
 
 
@@ -80,7 +64,7 @@ class Collection:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        labels = {str(item) for name in ROW_FIXTURES.values() for item in getattr(self._session, name)()}
+        labels = set(map(str, self._session.items()))
         self._expect(sum(label_of_node(nodeid) in labels or "::test_unsupported[" in nodeid for nodeid in ids))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -91,21 +75,6 @@ class Collection:
     def hide_rows(self) -> None:
         """Leaves rows out of pytest-benchmark's table."""
         self._benchmark_plugin.hide_rows(self._own)
-
-
-def label_of_node(nodeid: str) -> str:
-    """The text in the node id's brackets; empty without brackets."""
-    return nodeid.partition("[")[2].removesuffix("]")
-
-
-def kind_of_node(nodeid: str) -> str | None:
-    """The kind of the row that one of our tests fills, by its id; None for another test."""
-    return _KINDS.get(nodeid.partition("[")[0].rpartition("::")[2])
-
-
-def is_timed_node(nodeid: str) -> bool:
-    """Whether a test, by its id, fills a timed row."""
-    return kind_of_node(nodeid) in TIMED_KINDS
 
 
 def _takes_row(item: pytest.Item) -> bool:

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import cached_property
@@ -25,17 +24,15 @@ from pytest_ecornn.run import baseline_times, resumption
 from pytest_ecornn.run.gate_run import RegressionGate
 from pytest_ecornn.run.hooks import foreign_text, unrun
 from pytest_ecornn.run.hooks.benchmark_plugin import check_loaded
-from pytest_ecornn.run.hooks.collection import ROW_FIXTURES, Collection, is_timed_node, kind_of_node, label_of_node
+from pytest_ecornn.run.hooks.collection import Collection
 from pytest_ecornn.run.hooks.screen import ProgressDisplay, write_summary
-from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.run.items.unsupported_items import Grouping, row_item
 from pytest_ecornn.run.options import run_seed, run_settings
-from pytest_ecornn.run.options.suite_selection import select_suites
 from pytest_ecornn.run.processes.dead_workers import ignore_closed_channel
-from pytest_ecornn.run.processes.gpu_workers import GpuWorkers
 from pytest_ecornn.run.processes.process import worker_input
 from pytest_ecornn.run.processes.worker_threads import WorkerThreads
 from pytest_ecornn.run.session import RunSession
+from pytest_ecornn.run.suites import select_suites
 from pytest_ecornn.system import interruption, machine, user_folder
 from pytest_ecornn.system.file_locks import LockError
 from pytest_ecornn.system.folder_lock import FolderInUse, FolderLock
@@ -53,7 +50,6 @@ class RunPlugin:
         self._config = config
         self._is_worker = bool(worker_input(config))
         self._started, self._start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
-        self.host_machine: dict[str, Any] = {}  # fingerprint of other hosts that run the rows
         self._journal: journal.Journal | None = None
         self._folder_lock: FolderLock | None = None
         self.session.lock.say = self._say
@@ -66,7 +62,6 @@ class RunPlugin:
         user_folder.redirect_plugins(config, Path(self.session.shared_folder))
         self._collection = Collection(config, self.session, self._set_total)
         config.pluginmanager.register(Grouping(), "ecornn-grouping")
-        config.pluginmanager.register(GpuWorkers(self.session.devices, is_timed_node), "ecornn-gpu-workers")
         config.pluginmanager.register(self._collection, "ecornn-collection")
         select_suites(config, ["test_equivalence.py", "test_properties.py", *(["test_benchmark.py"] if is_bench else [])])
 
@@ -102,7 +97,7 @@ class RunPlugin:
             self.session.lock.check()
             self._folder_lock = _locked(options.report)
             self._journal = journal.Journal(options.report, header, options.resume)
-            resumption.check(self._journal, header, self._items())
+            resumption.check(self._journal, header, self.session.items())
         except (LockError, FolderInUse, journal.JournalError) as error:
             raise pytest.UsageError(str(error)) from error
 
@@ -154,31 +149,12 @@ class RunPlugin:
 
     def _row_of_crashed_item(self, report: Any) -> Row | None:
         """The row of an item that failed outside it: its process died, or a fixture raised."""
-        item = self.item(report.nodeid) if report.failed else None
+        item = self.session.item(report.nodeid) if report.failed else None
         if item is None:
             return None
         row = item.empty_row()
         item.fail(row, CheckFailed(f"expected a finished row, but its test ended by: {report.longreprtext[-500:]}"))
         return row
-
-    def failed_row(self, nodeid: str, reason: str) -> Row:
-        item = self.item(nodeid)
-        assert item is not None
-        row = item.empty_row()
-        row.status, row.reason = "failed", reason
-        return row
-
-    def item(self, nodeid: str) -> CheckItem | None:
-        """The item of one of our tests."""
-        label = label_of_node(nodeid)
-        if not label:
-            return None
-        kind = kind_of_node(nodeid)
-        return next((item for item in self._items() if item.kind == kind and str(item) == label), None)
-
-    def _items(self) -> Iterator[CheckItem]:
-        for name in ROW_FIXTURES.values():
-            yield from getattr(self.session, name)()
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, str] | None:
         """Rows are shown by our own progress unless pytest was asked to be verbose."""
@@ -191,7 +167,7 @@ class RunPlugin:
 
     @cached_property
     def machine(self) -> dict[str, Any]:
-        return {**machine.fingerprint(self._config.rootpath), **self.host_machine, "allocator": self.session.allocator}
+        return {**machine.fingerprint(self._config.rootpath), **self.session.host_machine, "allocator": self.session.allocator}
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

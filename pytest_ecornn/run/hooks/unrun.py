@@ -8,6 +8,7 @@ import pytest
 
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run.items.items import CheckItem
+from pytest_ecornn.run.suites import is_narrowed
 
 
 def skipped_row(item: CheckItem, report: pytest.TestReport) -> Row:
@@ -27,7 +28,7 @@ def problems(required: Collection[str], rows: Collection[Row], config: pytest.Co
     for name in required:
         if name not in ran:
             yield f"{name} is required, but no row of it ran"
-    if not ran and not required and not _is_narrowed(config):
+    if not ran and not required and not is_narrowed(config):
         yield "no row ran: expected pytest to collect the shipped suites; see python_functions and --ignore"
 
 
@@ -36,9 +37,3 @@ def _reason(report: pytest.TestReport) -> str:
         return report.wasxfail or "marked as xfail"
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
     return text.removeprefix("Skipped: ") or "skipped without a reason"
-
-
-def _is_narrowed(config: pytest.Config) -> bool:
-    """Whether the user left tests out by name or by an earlier run's failures."""
-    setting = config.option
-    return any(getattr(setting, name, None) for name in ("keyword", "markexpr", "deselect", "lf", "stepwise"))

@@ -71,10 +71,9 @@ class CheckItem:
         return row
 
     def finished(self) -> Row:
-        """The row as an earlier run left it, or a worker proves it, or filled now."""
+        """The row as an earlier run left it, or filled now."""
         empty = self.empty_row()
-        session = self.session
-        return session.finished.get(empty.key) or session.proof_workers.row(empty.key) or self._run(empty)
+        return self.session.finished.get(empty.key) or self._run(empty)
 
     def empty_row(self) -> Row:
         case, kind = self.case, self.found.cls

@@ -177,23 +177,11 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {"default": "reports/local", "metavar": "DIR", "help": "Where the report is written. Default: reports/local."},
     ),
     (
-        "--ecornn-proof-workers",
-        {
-            "type": int,
-            "default": None,
-            "metavar": "N",
-            "help": "Prove drawn cases and properties in so many processes beside pytest's own. They end before anything is "
-            "timed. Default: none on a CPU; on a GPU up to 12, three for 4 cores, one for each 3 GiB of free GPU memory and "
-            "4 GiB of the host's.",
-        },
-    ),
-    (
         "--ecornn-isolate",
         {
             "action": "store_true",
             "help": "Run rows in workers of pytest-xdist, one unless -n is given, and replace each that dies or hangs: "
-            "it costs one row. Only so is an exit by native code noticed. Needs the extra [test]: pytest-xdist and "
-            "pytest-timeout.",
+            "it costs one row. Only so is an exit by native code noticed. Needs the extra [test]: pytest-timeout.",
         },
     ),
     (

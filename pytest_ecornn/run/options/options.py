@@ -40,7 +40,6 @@ class Options:
     seed: int
     report: Path
     resume: bool
-    proof_workers: int | None
     isolate: bool
     timeout: float
     memory_bytes: int | None
@@ -62,8 +61,6 @@ class Options:
                 raise pytest.UsageError(f"--ecornn-{name}: expected a path, got an empty one")
         if given("pairs") < 1:
             raise pytest.UsageError(f"--ecornn-pairs must be a number over 0, got {given('pairs')}")
-        if (given("proof-workers") or 0) < 0:
-            raise pytest.UsageError(f"--ecornn-proof-workers must be a number of processes, got {given('proof-workers')}")
         here = config.invocation_params.dir
         compare = here / given("compare") if given("compare") else None
         return cls(
@@ -90,7 +87,6 @@ class Options:
             seed=seed_of(config),
             report=here / given("report"),
             resume=given("resume"),
-            proof_workers=given("proof-workers"),
             isolate=given("isolate") or given("ray") is not None,
             timeout=given("timeout"),
             memory_bytes=int(given("memory") * 2**30) if given("memory") else None,

@@ -5,17 +5,15 @@ from __future__ import annotations
 import subprocess
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScheduling
 
 from pytest_ecornn.run.items.items import CheckItem
+from pytest_ecornn.run.session import RunSession
 from pytest_ecornn.system import faults, memory
 from pytest_ecornn.system.last_words import CrashReport, CurrentWork
-
-if TYPE_CHECKING:
-    from pytest_ecornn.run.hooks.running import RunPlugin
 
 # Of what is available; the rest is for the controller and everyone else.
 _SHARE_OF_MEMORY = 0.8
@@ -25,8 +23,8 @@ _SECONDS_TO_EXIT = 5.0
 
 
 class XdistController:
-    def __init__(self, running: RunPlugin):
-        self._running, self._session = running, running.session
+    def __init__(self, session: RunSession):
+        self._session = session
         self._begun, self._reported = set[str](), set[str]()
         self._fatal: dict[str, str] = {}
         self._lost: dict[str, str] = {}
@@ -71,7 +69,7 @@ class XdistController:
         if nodeid in self._reported or nodeid not in self._begun:
             return False
         left = CrashReport(Path(self._session.shared_folder), node.gateway.id)
-        words, item = left.read(), self._running.item(nodeid)
+        words, item = left.read(), self._session.item(nodeid)
         if item is None:
             return True
         if words.rerun or self._is_interrupted:
@@ -100,9 +98,11 @@ class XdistController:
         return f"{item.found.name} on {case}: {end}\nagain: {item.rerun(case, words.is_timed)} --ecornn-isolate"
 
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
-        if reason := self._lost.get(crashitem):
+        if (reason := self._lost.get(crashitem)) and (item := self._session.item(crashitem)):
             report.longrepr, report.location = reason, (*report.location[:2], crashitem.rpartition("::")[2])
-            report.ecornn_row = self._running.failed_row(crashitem, reason).as_dict()
+            row = item.empty_row()
+            row.status, row.reason = "failed", reason
+            report.ecornn_row = row.as_dict()
 
 
 class CrashAwareScheduling(LoadScheduling):  # type: ignore[misc]

@@ -6,22 +6,24 @@ baselines are proven and probed once, and nobody waits for its GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScheduling
+
+from pytest_ecornn.run.processes.controller import CrashAwareScheduling, XdistController
+from pytest_ecornn.run.suites import is_timed_node
 
 
-class GpuScheduling(LoadScheduling):  # type: ignore[misc]
-    """pytest-xdist's own, but timed rows go to the workers of `timing_specs` alone, while one of these lives.
+class GpuScheduling(CrashAwareScheduling):
+    """Timed rows go to the workers of `timing_specs` alone, while one of these lives.
 
     Rows are handed out in their order, in which proofs are first.
     """
 
-    def __init__(self, config: pytest.Config, log: Any, timing_specs: Collection[Any], is_timed: Callable[[str], bool]):
-        super().__init__(config, log)
-        self._timing_specs, self._is_timed = timing_specs, is_timed
+    def __init__(self, config: pytest.Config, log: Any, controller: XdistController, timing_specs: Collection[Any]):
+        super().__init__(config, log, controller)
+        self._timing_specs = timing_specs
 
     def schedule(self) -> None:
         """Tops up each worker, or ends it: pytest-xdist runs a worker's last row only when another or the end follows."""
@@ -45,8 +47,8 @@ class GpuScheduling(LoadScheduling):  # type: ignore[misc]
         if not timing_nodes or node in timing_nodes:
             return list(self.pending)
         collection = self.collection or []
-        return [row for row in self.pending if not self._is_timed(collection[row])]
+        return [row for row in self.pending if not is_timed_node(collection[row])]
 
     def _timing_nodes(self) -> list[Any]:
         """Living workers that time; a worker in the place of a dead one has its spec."""
-        return [node for node in self.nodes if any(node.gateway.spec is one for one in self._timing_specs)]
+        return [node for node in self.nodes if any(node.gateway.spec is spec for spec in self._timing_specs)]

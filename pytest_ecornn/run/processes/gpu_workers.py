@@ -2,59 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 import torch
 
-from pytest_ecornn.run.processes.proof_workers import most_workers
+from pytest_ecornn.run.processes.controller import XdistController
+from pytest_ecornn.run.processes.gpu_scheduling import GpuScheduling
+from pytest_ecornn.system import machine, memory
 from pytest_ecornn.system.gpus.host_share import HostShare, gpus_of_one_kind
 
-if TYPE_CHECKING:
-    from pytest_ecornn.run.processes.gpu_scheduling import GpuScheduling
-
 _DEVICE = "cuda"  # of cases that any GPU may run
+# Workers of a GPU at most, and what each needs of cores, of the host's memory and of the GPU's.
+_MAX_WORKERS, _CORES_EACH, _HOST_BYTES_EACH, _GPU_BYTES_EACH = 12, 4 / 3, 4 * 2**30, 3 * 2**30
 
 
 class GpuWorkers:
-    """pytest-xdist's hooks in the process that hands out rows.
+    """pytest-xdist's hooks in the process that hands out rows. devices: of all cases."""
 
-    devices: of all cases. is_timed: whether a test, by its id, times.
-    """
-
-    def __init__(self, devices: Sequence[str], is_timed: Callable[[str], bool]):
-        self._devices, self._is_timed = devices, is_timed
+    def __init__(self, devices: Sequence[str], controller: XdistController):
+        self._devices, self._controller = devices, controller
         self._timing_specs: list[Any] = []
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
         """Gives workers of this host their GPUs, before they start; a worker in the place of a dead one has its GPU."""
         local = [spec for spec in specs if spec.popen and not spec.ray_host]
-        gpus = gpus_of_one_kind() if len(local) > 1 and set(self._devices) == {_DEVICE} else []
+        if len(local) < 2:
+            return
+        gpus = gpus_of_one_kind() if set(self._devices) == {_DEVICE} else []
         count = min(len(gpus), len(local))
-        self._timing_specs = local[:count] if len(local) == len(specs) else []
         if count > 1:
             for number, spec in enumerate(local):
                 spec.env |= HostShare(number % count + 1, count).environment(gpus)
+        if len(local) == len(specs):
+            self._timing_specs = local[: max(count, 1)]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> GpuScheduling | None:
         """Returns `GpuScheduling` where workers share GPUs, unless the user chose another than pytest-xdist's usual one."""
         if not self._timing_specs or config.getoption("dist") != "load":
             return None
-        from pytest_ecornn.run.processes.gpu_scheduling import GpuScheduling
+        return GpuScheduling(config, log, self._controller, self._timing_specs)
 
-        return GpuScheduling(config, log, self._timing_specs, self._is_timed)
+
+def uses_gpus(devices: Iterable[str]) -> bool:
+    return any(device.startswith(_DEVICE) for device in devices)
 
 
 def auto_worker_count(devices: Sequence[str]) -> int | None:
     """Returns how many workers `-n auto` starts: some for each GPU; None where pytest-xdist is to decide.
 
-    Proofs keep all of them busy. One of each GPU times.
+    Proofs keep all of them busy. One of each GPU times; where cases name a GPU or run on the CPU too, one in all.
     """
-    gpus = len(gpus_of_one_kind()) if set(devices) == {_DEVICE} else 0
-    return gpus * max(1, most_workers(gpu_bytes(), gpus)) if gpus else None
+    gpus = gpus_of_one_kind() if uses_gpus(devices) else []
+    if not gpus:
+        return None
+    shares = len(gpus) if set(devices) == {_DEVICE} else 1
+    return shares * max(1, _workers_of_a_share(shares))
+
+
+def _workers_of_a_share(shares: int) -> int:
+    """For how many workers a GPU and its share of the host have room."""
+    on_host = (memory.available_bytes() or 0) // _HOST_BYTES_EACH // shares
+    on_cores = int(machine.usable_cores() / _CORES_EACH) // shares
+    return min(_MAX_WORKERS, on_cores, on_host, gpu_bytes() // _GPU_BYTES_EACH)
 
 
 def gpu_bytes() -> int:

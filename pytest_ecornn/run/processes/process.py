@@ -14,7 +14,6 @@ from pytest_ecornn.system.last_words import CrashReport, CurrentWork
 if TYPE_CHECKING:
     from pytest_ecornn.verification.guards.overrides import Overrides
 
-WORKER_PIPE = "PYTEST_ECORNN_PROOF_WORKER"  # environment variable of a worker of `proof_workers`
 exit_now = os._exit  # as it is now: where rows run, `exit_guard` replaces it
 EXIT_STOPPED = 70  # its exit status when it ends by itself: EX_SOFTWARE of sysexits(3)
 
@@ -62,6 +61,6 @@ class WorkerProcess:
 
 
 def worker_input(config: Any) -> dict[str, Any]:
-    """Input of a worker of pytest-xdist or `proof_workers` from the process that started it; empty in that process."""
-    found: dict[str, Any] = getattr(config, "workerinput", None) or getattr(config, "ecornn_worker", {})
-    return found
+    """Input of a worker of pytest-xdist from the process that started it; empty in that process."""
+    values: dict[str, Any] = getattr(config, "workerinput", {})
+    return values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_ecornn.run.hooks.collection import is_timed_node
+from pytest_ecornn.run.suites import is_timed_node
 from pytest_ecornn.system import machine
 from pytest_ecornn.system.gpus.host_share import HostShare
 

@@ -9,7 +9,7 @@ import pytest
 from pytest_ecornn.cases.sources.c_constants import c_constants
 from pytest_ecornn.cases.sources.own_sources import own_files
 from pytest_ecornn.cases.sources.source_constants import LARGEST, python_constants, ranked, source_constants
-from pytest_ecornn.run.processes import proof_workers
+from pytest_ecornn.run.processes import gpu_workers
 
 LIKELY = [
     ("CHUNK = 96", 96),
@@ -137,4 +137,4 @@ def test_files_that_cannot_be_read_hold_no_constants(tmp_path: Path) -> None:
 
 
 def test_values_that_a_loaded_module_holds_count(tmp_path: Path) -> None:
-    assert 12 in source_constants(tmp_path / "missing.py", proof_workers.__name__)
+    assert 12 in source_constants(tmp_path / "missing.py", gpu_workers.__name__)

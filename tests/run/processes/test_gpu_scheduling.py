@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from execnet.xspec import XSpec
 
-from pytest_ecornn.run.hooks.collection import is_timed_node
 from pytest_ecornn.run.processes import gpu_workers
 from pytest_ecornn.run.processes.gpu_scheduling import GpuScheduling
 from pytest_ecornn.run.processes.gpu_workers import GpuWorkers
+from pytest_ecornn.run.suites import is_timed_node
+from tests.helpers import samples
+from tests.helpers.foreign import QUICK, Foreign
 
 PROOFS = [f"suites/test_equivalence.py::test_drawn_cases[{n}]" for n in range(30)]
 TIMED = [f"suites/test_benchmark.py::test_benchmark[{n}]" for n in range(20)]
@@ -48,7 +51,8 @@ class Run:
         options = {"tx": ["popen"] * count, "maxschedchunk": chunk, "dist": "load"}
         config: Any = SimpleNamespace(getoption=options.get, getvalue=options.get, option=SimpleNamespace(**options))
         self.rows, self.done = rows, list[int]()
-        self.scheduling = GpuScheduling(config, None, self.specs[:timing], is_timed_node)
+        controller: Any = SimpleNamespace(is_culprit=lambda node, nodeid: True)
+        self.scheduling = GpuScheduling(config, None, controller, self.specs[:timing])
         self.nodes = [self.add(spec) for spec in self.specs]
         self.scheduling.schedule()
 
@@ -126,7 +130,8 @@ def test_timed_rows_run_elsewhere_when_all_that_may_time_are_gone() -> None:
 @pytest.mark.parametrize("dist", ["loadgroup", "worksteal", "each"])
 def test_another_distribution_stays(dist: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_workers, "gpus_of_one_kind", lambda: ["0", "1"])
-    workers, config = GpuWorkers(["cuda"], is_timed_node), SimpleNamespace(getoption={"dist": dist}.get)
+    controller: Any = None
+    workers, config = GpuWorkers(["cuda"], controller), SimpleNamespace(getoption={"dist": dist}.get)
     workers.pytest_xdist_setupnodes([XSpec("popen"), XSpec("popen")])
     assert workers.pytest_xdist_make_scheduler(config, None) is None  # type: ignore[arg-type]
 
@@ -179,3 +184,39 @@ def test_in_a_run_one_worker_a_gpu_times(pytester: pytest.Pytester, monkeypatch:
     assert result.ret == 0
     assert {worker for test, worker in ran if test in ("test_benchmark", "test_control")} <= {"gw0", "gw1"}
     assert len({worker for _, worker in ran}) > 2
+
+
+# The CPU stands for a GPU: a context is lost when an implementation says so, and for as long as its process lives.
+ONE_GPU = """
+import torch
+from pytest_ecornn.run.processes import gpu_workers
+from pytest_ecornn.system import faults
+
+gpu_workers._DEVICE = "cpu"
+gpu_workers.gpus_of_one_kind = lambda: ["0"]
+faults.sticky_cuda_error = lambda device: getattr(torch, "lost_context", "")
+"""
+BUILD = "    def build(self, case, weights):\n"
+FAULTS = {
+    "dies": "        import ctypes\n        ctypes.CDLL(None)._exit(3)\n",
+    "poisons": "        torch.lost_context = 'CUDA error: an illegal memory access was encountered'\n"
+    "        raise torch.AcceleratorError(torch.lost_context)\n",
+}
+
+
+def test_a_proof_that_ends_its_worker_costs_no_other_row(tmp_path: Path) -> None:
+    foreign = Foreign(tmp_path)
+    foreign.write("conftest.py", ONE_GPU)
+    (tmp_path / "kernels").mkdir()
+    foreign.write("kernels/right.py", samples.RIGHT)
+    for name, fault in FAULTS.items():
+        foreign.write(f"kernels/{name}.py", samples.RIGHT.replace(BUILD, BUILD + fault))
+    names = [part for name in ("dies", "poisons", "right") for part in ("--ecornn-only", name)]
+    options = ["--ecornn-profile", "quick", "--ecornn-implementations", "kernels", *names, "-k", "lstm-float32"]
+    foreign.run("--ecornn-verify", *options, "-n", "2", *QUICK, check=1)
+    rows = foreign.rows_by_key()
+    reasons = {name: rows["drawn", name, "lstm-float32-quick"]["reason"] for name in ("dies", "poisons", "right")}
+    assert ": exited (status 3)" in reasons["dies"]
+    assert "CUDA context is poisoned: CUDA error: an illegal memory access" in reasons["poisons"]
+    assert reasons["right"] == ""
+    assert {row["status"] for key, row in rows.items() if "right" in key} == {"passed", "skipped"}

@@ -17,7 +17,7 @@ from pytest_ecornn.results.journal import read
 from pytest_ecornn.run.discovery import discover
 from pytest_ecornn.run.processes.controller import CrashAwareScheduling, XdistController
 from pytest_ecornn.run.processes.dead_workers import ignore_closed_channel
-from pytest_ecornn.run.processes.isolation import configure_options
+from pytest_ecornn.run.processes.xdist_setup import configure_isolation
 from pytest_ecornn.system.last_words import CrashReport, CurrentWork
 from pytest_ecornn.verification.rerun import rerun_command
 from tests.helpers import samples
@@ -120,18 +120,18 @@ def test_isolation_without_its_plugins_is_a_usage_error(foreign: Foreign) -> Non
 
 
 def configuration(**options: Any) -> Any:
-    """What `configure_options` sees of pytest's."""
+    """What `configure_isolation` sees of pytest's."""
     option = SimpleNamespace(**{"numprocesses": None, "dist": "no", "tx": [], "maxworkerrestart": None, **options})
     return SimpleNamespace(option=option, pluginmanager=SimpleNamespace(hasplugin=lambda name: True))
 
 
 def test_isolation_needs_no_other_option_and_heeds_those_given() -> None:
     config = configuration()
-    configure_options(config)
+    configure_isolation(config)
     assert config.option.numprocesses == 1
     assert int(config.option.maxworkerrestart) > 1e6
     config = configuration(numprocesses=3, maxworkerrestart="5")
-    configure_options(config)
+    configure_isolation(config)
     assert (config.option.numprocesses, config.option.maxworkerrestart) == (3, "5")
 
 
@@ -144,7 +144,7 @@ def test_isolation_needs_no_other_option_and_heeds_those_given() -> None:
 )
 def test_what_cannot_be_isolated_is_a_usage_error(options: dict[str, Any], message: str) -> None:
     with pytest.raises(pytest.UsageError, match=message):
-        configure_options(configuration(**options))
+        configure_isolation(configuration(**options))
 
 
 def test_an_interrupted_run_reports_what_it_has_and_says_where_it_is_kept(foreign: Foreign) -> None:
@@ -188,14 +188,15 @@ NODE = f"suites/test_benchmark.py::test_benchmark[mine-{samples.CASE}]"
 @pytest.fixture
 def controller(tmp_path: Path) -> XdistController:
     options = SimpleNamespace(timeout=5.0, memory_bytes=None)
-    session = SimpleNamespace(shared_folder=tmp_path, options=options, found={})
     found = SimpleNamespace(name="mine", path=tmp_path / "mine.py")
     item = SimpleNamespace(
-        found=found, case=samples.CASE, rerun=lambda case, timed: rerun_command("mine", [case], is_timed=timed)
+        found=found,
+        case=samples.CASE,
+        rerun=lambda case, timed: rerun_command("mine", [case], is_timed=timed),
+        empty_row=lambda: SimpleNamespace(as_dict=dict),
     )
-    failed = SimpleNamespace(as_dict=dict)
-    running = SimpleNamespace(session=session, item=lambda nodeid: item, failed_row=lambda nodeid, reason: failed)
-    return XdistController(running)  # type: ignore[arg-type]
+    session = SimpleNamespace(shared_folder=tmp_path, options=options, found={}, item=lambda nodeid: item)
+    return XdistController(session)  # type: ignore[arg-type]
 
 
 def test_a_worker_that_dies_between_rows_costs_none(controller: XdistController) -> None:

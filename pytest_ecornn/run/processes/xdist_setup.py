@@ -1,22 +1,20 @@
-"""Rows in processes that may die: what pytest-xdist and pytest-timeout must be told for it, and the hooks of either side.
+"""Rows in workers of pytest-xdist: what it and pytest-timeout are told before they read their options.
 
-It is set before pytest-xdist reads its options, so no torch here.
+Usage errors come before torch is imported.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from pytest_ecornn.run.hooks.running import RunPlugin
+from pytest_ecornn.run.suites import is_narrowed
 
 _NEEDED = {"xdist": "pytest-xdist", "timeout": "pytest-timeout"}
 
 
-def configure_options(config: pytest.Config) -> None:
+def configure_isolation(config: pytest.Config) -> None:
     """Sets the options that isolation needs and the user did not give. Raises UsageError for what cannot go with it."""
     require_plugins(config, "--ecornn-isolate")
     if hasattr(config, "workerinput"):
@@ -30,6 +28,32 @@ def configure_options(config: pytest.Config) -> None:
     if setting.numprocesses is None and not setting.tx:
         setting.numprocesses = 1
     restart_workers(config)
+
+
+def configure_gpu_run(config: pytest.Config) -> None:
+    """Makes `-n auto` the default of a run on a GPU."""
+    if hasattr(config, "workerinput") or not config.pluginmanager.hasplugin("xdist"):
+        return
+    restart_workers(config)
+    if not _may_have_workers(config):
+        return
+    from pytest_ecornn.run.processes.gpu_workers import auto_worker_count
+
+    count = auto_worker_count(config.getoption("--ecornn-device")) or 1
+    if count > 1:  # one worker would do what this process can
+        config.option.numprocesses = count
+        config.option.benchmark_disable = True  # as pytest-xdist makes it, with a warning
+
+
+def _may_have_workers(config: pytest.Config) -> bool:
+    """Whether all shipped rows run and nothing else, and the user has not said where or asked to look on."""
+    setting = config.option
+    is_placed = setting.numprocesses is not None or setting.dist != "no" or setting.tx or setting.distload
+    is_watched = setting.usepdb or setting.trace or setting.collectonly
+    is_part = bool(config.getoption("--ecornn-case")) or is_narrowed(config)
+    is_own = config.args_source == pytest.Config.ArgsSource.ARGS or bool(config.invocation_params.plugins)
+    is_kept = any(str(argument).startswith("--benchmark") for argument in config.invocation_params.args)
+    return not (is_placed or is_watched or is_part or is_own or is_kept)
 
 
 def require_plugins(config: pytest.Config, flag: str) -> None:
@@ -48,21 +72,3 @@ def restart_workers(config: pytest.Config) -> None:
     """Lifts pytest-xdist's limit on workers that are replaced, unless one was given."""
     if config.option.maxworkerrestart is None:
         config.option.maxworkerrestart = str(sys.maxsize)
-
-
-def register(config: pytest.Config, running: RunPlugin) -> None:
-    """Registers the hooks of the process that hands out rows, or of one that runs them."""
-    if hasattr(config, "workerinput"):
-        from pytest_ecornn.run.processes.worker import Worker
-
-        config.pluginmanager.register(Worker(config, running.session), "ecornn-worker")
-    elif config.option.collectonly:
-        return
-    elif config.getoption("--ecornn-ray") is not None:
-        from pytest_ecornn.run.cluster.ray_options import register_cluster
-
-        register_cluster(config, running)
-    else:
-        from pytest_ecornn.run.processes.controller import XdistController
-
-        config.pluginmanager.register(XdistController(running), "ecornn-controller")
