@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ecornn import hookspecs
-from pytest_ecornn.run.options.modes import check_is_run, is_active, is_selfcheck
-from pytest_ecornn.run.options.options import add_options
+from pytest_ecornn.run.options import add_options, check_is_run, is_active, is_selfcheck
 from pytest_ecornn.run.processes import xdist_setup
 from pytest_ecornn.run.suites import make_folder, make_module
 

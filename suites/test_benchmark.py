@@ -6,8 +6,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from pytest_ecornn.measurement.clocks import replay_clock
-from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
-from pytest_ecornn.run.items.control import AATestItem
+from pytest_ecornn.run.items.benchmark_items import AATestItem, BenchmarkItem
 
 
 @pytest.mark.benchmark(timer=replay_clock)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ecornn.run.items.property_items import PropertyItem
+from pytest_ecornn.run.items.drawn_items import PropertyItem
 
 
 def test_properties(ecornn_properties: PropertyItem) -> None:

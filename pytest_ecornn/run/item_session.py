@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run.discovery import ImplementationInfo
-from pytest_ecornn.run.processes.process import WorkerProcess
-
-if TYPE_CHECKING:
-    from pytest_ecornn.verification.verification import Candidate
+from pytest_ecornn.run.process import WorkerProcess
+from pytest_ecornn.verification.verification import Candidate
 
 
 class ItemOptions(Protocol):

@@ -16,20 +16,18 @@ from pytest_ecornn.cases import state_dict
 from pytest_ecornn.cases.case_sets import case_set
 from pytest_ecornn.cases.sources import sources
 from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported, cells
+from pytest_ecornn.measurement import clocks
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results import journal, statistics
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run import discovery
 from pytest_ecornn.run.discovery import ImplementationInfo
-from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
-from pytest_ecornn.run.items.control import AATestItem
-from pytest_ecornn.run.items.drawn_items import DrawnItem
+from pytest_ecornn.run.items.benchmark_items import AATestItem, BenchmarkItem
+from pytest_ecornn.run.items.drawn_items import DrawnItem, PropertyItem
 from pytest_ecornn.run.items.items import CheckItem, NamedCaseItem, build_and_compare
-from pytest_ecornn.run.items.property_items import PropertyItem
 from pytest_ecornn.run.measured_ceilings import MeasuredCeilings
-from pytest_ecornn.run.options.option_table import DEFAULT_BASELINES
-from pytest_ecornn.run.options.options import Options
-from pytest_ecornn.run.processes.process import WorkerProcess, worker_input
+from pytest_ecornn.run.options import DEFAULT_BASELINES, Options, default_baselines
+from pytest_ecornn.run.process import WorkerProcess, worker_input
 from pytest_ecornn.run.suites import kind_of_node, label_of_node
 from pytest_ecornn.run.support import Support
 from pytest_ecornn.system import faults, memory
@@ -280,6 +278,22 @@ class RunSession:
         selected = {"only": sorted(options.only), "devices": sorted(options.devices)}
         shard = {"shard": str(options.shard)} if options.shard else {}
         return {"mode": "bench" if options.bench else "verify", "cases": cases, **selected, **shard}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings that shaped the rows, as the report and the terminal state them."""
+        options, devices = self.options, self.devices
+        return {
+            "cases": ", ".join(options.cases or options.case_sets),
+            **({"shard": str(options.shard)} if options.shard else {}),
+            "baselines": ", ".join(options.baselines) or default_baselines(devices),
+            "budget": f"{options.budget:g} s a row",
+            "fewest pairs": options.pairs,
+            "profile": options.profile,
+            "seed": options.seed,
+            "intervals": f"{statistics.CONFIDENCE:.0%} of a time, {self.confidence:.4g} of a ratio",
+            "smallest difference that counts": clocks.equivalence_margins(devices),
+        }
 
     @cached_property
     def _ceilings(self) -> MeasuredCeilings:

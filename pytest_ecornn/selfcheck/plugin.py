@@ -12,7 +12,7 @@ import pytest
 
 from pytest_ecornn import __version__
 from pytest_ecornn.results import score
-from pytest_ecornn.run.options import run_seed
+from pytest_ecornn.run import run_seed
 from pytest_ecornn.run.suites import select_suites
 from pytest_ecornn.selfcheck import trial
 from pytest_ecornn.selfcheck.right_items import right_items

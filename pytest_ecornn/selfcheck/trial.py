@@ -16,9 +16,8 @@ from pytest_ecornn.contract import Case, Implementation
 from pytest_ecornn.results.rows import AGAIN, Row
 from pytest_ecornn.run.discovery import ImplementationInfo, discover
 from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
-from pytest_ecornn.run.items.drawn_items import DrawnItem
+from pytest_ecornn.run.items.drawn_items import DrawnItem, PropertyItem
 from pytest_ecornn.run.items.items import CheckItem
-from pytest_ecornn.run.items.property_items import PropertyItem
 from pytest_ecornn.selfcheck import planting
 from pytest_ecornn.selfcheck.planting import Expectation
 from pytest_ecornn.selfcheck.trial_session import TrialOptions, TrialSession

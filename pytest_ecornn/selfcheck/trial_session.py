@@ -13,7 +13,7 @@ from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import CONFIDENCE
 from pytest_ecornn.run.discovery import ImplementationInfo
-from pytest_ecornn.run.processes.process import WorkerProcess
+from pytest_ecornn.run.process import WorkerProcess
 from pytest_ecornn.verification.verification import Candidate
 
 

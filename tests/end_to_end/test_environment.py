@@ -18,7 +18,7 @@ from _pytest._io import TerminalWriter
 
 from pytest_ecornn.reporting.console.progress import Progress
 from pytest_ecornn.run.hooks import screen
-from pytest_ecornn.run.options.options import Options
+from pytest_ecornn.run.options import Options
 from pytest_ecornn.system.locking import MachineLock
 from tests.helpers import samples
 from tests.helpers.foreign import QUICK, Foreign, environment

@@ -18,9 +18,9 @@ _FORK_CLIENT = str(Path(__file__).with_name("fork_client.py"))
 _QUICKLY = """
 from pytest_ecornn.measurement import roofline
 from pytest_ecornn.run import exploration
-from pytest_ecornn.run.items import property_items
+from pytest_ecornn.run.items import drawn_items
 exploration.SHRINK_SECONDS = 1.0
-property_items.TIMED_REPEATS = 2
+drawn_items.TIMED_REPEATS = 2
 roofline.measure_ceilings = lambda dtypes, device: roofline.Ceilings({1: 1e6}, {1: 1e6}, dict.fromkeys(dtypes, 1e6))
 """
 # Other tests run beside this: time in which another process runs is not counted, and no row is in doubt for it.

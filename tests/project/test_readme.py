@@ -10,7 +10,7 @@ import torch
 
 from pytest_ecornn import contract
 from pytest_ecornn.run.discovery import discover
-from pytest_ecornn.run.options.option_table import OPTIONS
+from pytest_ecornn.run.options import OPTIONS
 from pytest_ecornn.verification.properties import properties
 from tests.helpers.foreign import QUICK, QUIET, Foreign
 from tests.tools import readme

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ecornn.run.options.option_table import OPTIONS
+from pytest_ecornn.run.options import OPTIONS
 from tests.tools import architecture_drawing, option_tables
 
 ROOT = Path(__file__).parents[2]

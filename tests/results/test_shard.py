@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from pytest_ecornn.results.shard import Shard, parse_shard
-from pytest_ecornn.run.options import run_seed
-from pytest_ecornn.run.options.options import Options
+from pytest_ecornn.run import run_seed
+from pytest_ecornn.run.options import Options
 
 ROWS = [f"scan_cpu-mingru-T{steps}-B2-H8-float32" for steps in range(1, 400)]
 

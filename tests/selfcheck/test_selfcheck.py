@@ -11,8 +11,8 @@ import pytest
 from pytest_ecornn.contract import DTYPES, cells
 from pytest_ecornn.reporting import markdown
 from pytest_ecornn.results import score
+from pytest_ecornn.run import run_seed
 from pytest_ecornn.run.exploration import Profile
-from pytest_ecornn.run.options import run_seed
 from pytest_ecornn.selfcheck import planting, right_items
 from pytest_ecornn.selfcheck.plugin import PROPERTY, SelfCheckPlugin
 from pytest_ecornn.selfcheck.right_items import FalseAlarmItem

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import cached_property
@@ -18,21 +19,21 @@ import pytest
 from pytest_ecornn import reporting
 from pytest_ecornn.reporting import gate_tables, standing
 from pytest_ecornn.results import formatting, journal, score
+from pytest_ecornn.results.formatting import printable
 from pytest_ecornn.results.regression.gate import RegressionReport
 from pytest_ecornn.results.rows import Row
-from pytest_ecornn.run import baseline_times, resumption
+from pytest_ecornn.run import baseline_times, resumption, run_seed
 from pytest_ecornn.run.gate_run import RegressionGate
-from pytest_ecornn.run.hooks import foreign_text, unrun
 from pytest_ecornn.run.hooks.benchmark_plugin import check_loaded
 from pytest_ecornn.run.hooks.collection import Collection
 from pytest_ecornn.run.hooks.screen import ProgressDisplay, write_summary
+from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.run.items.unsupported_items import Grouping, row_item
-from pytest_ecornn.run.options import run_seed, run_settings
-from pytest_ecornn.run.processes.dead_workers import ignore_closed_channel
-from pytest_ecornn.run.processes.process import worker_input
+from pytest_ecornn.run.process import worker_input
+from pytest_ecornn.run.processes.controller import ignore_closed_channel
 from pytest_ecornn.run.processes.worker_threads import WorkerThreads
 from pytest_ecornn.run.session import RunSession
-from pytest_ecornn.run.suites import select_suites
+from pytest_ecornn.run.suites import is_narrowed, select_suites
 from pytest_ecornn.system import interruption, machine, user_folder
 from pytest_ecornn.system.file_locks import LockError
 from pytest_ecornn.system.folder_lock import FolderInUse, FolderLock
@@ -108,7 +109,7 @@ class RunPlugin:
             item.user_properties.extend(row.properties())
         report = yield
         if row is None and report.skipped and (skipped := row_item(item)):
-            row = unrun.skipped_row(skipped, report)
+            row = _skipped_row(skipped, report)
         if row is not None:
             self.session.current = None
             report.ecornn_row = row.as_dict()
@@ -128,7 +129,7 @@ class RunPlugin:
         except journal.JournalError as error:
             pytest.exit(str(error))
         if row is not None or unsupported is not None:
-            foreign_text.neutralise(report)
+            _neutralise(report)
         if self._screen:
             self._screen.report(row)
             if unsupported is not None:
@@ -136,7 +137,7 @@ class RunPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
-        foreign_text.neutralise_warning(warning_message)
+        _neutralise_warning(warning_message)
 
     def _say(self, text: str) -> None:
         """A line that reaches the terminal although a test's output is captured; a worker's by the standard error."""
@@ -198,7 +199,7 @@ class RunPlugin:
         """Fails a run that ended well without the rows that were asked for."""
         assert self._journal is not None
         if session.exitstatus == pytest.ExitCode.OK:
-            lines = list(unrun.problems(self.session.options.require, self._journal.rows, self._config))
+            lines = list(_unrun(self.session.options.require, self._journal.rows, self._config))
             self._written += [f"ERROR: {line}" for line in lines]
             session.exitstatus = pytest.ExitCode.TESTS_FAILED if lines else session.exitstatus
 
@@ -223,7 +224,7 @@ class RunPlugin:
             command=" ".join(["pytest", *self._config.invocation_params.args]),
             machine=self.machine,
             ceilings=self.session.measured_ceilings,
-            settings=run_settings.describe(self.session),
+            settings=self.session.settings,
             refused=standing.refused(self._journal.rows),
             score=score.load_last(),
             skipped=standing.skipped(self._journal.rows),
@@ -239,7 +240,7 @@ class RunPlugin:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         self._collection.hide_rows()
         if self._journal is not None and (self._journal.rows or self._written):
-            settings = run_settings.describe(self.session)
+            settings = self.session.settings
             write_summary(terminalreporter, self._journal.rows, settings, self._compared, self._written)
 
 
@@ -256,3 +257,49 @@ def _kept(rows: journal.Journal) -> str:
     except journal.JournalError as error:
         return f"ERROR: {error}"
     return f"kept: {count}, in {rows.path}; --ecornn-resume goes on from there"
+
+
+def _skipped_row(item: CheckItem, report: pytest.TestReport) -> Row:
+    """The row of an item that a marker or a plugin skipped before it ran. Where it is required, the report fails too."""
+    row = item.skipped_row(_skip_reason(report))
+    if row.status == "failed":
+        report.outcome, report.longrepr = "failed", row.reason
+        vars(report).pop("wasxfail", None)
+    return row
+
+
+def _unrun(required: Sequence[str], rows: Sequence[Row], config: pytest.Config) -> Iterator[str]:
+    """Why a run that ended well has proven less than was asked for, a line each."""
+    if config.getoption("--ecornn-shard"):
+        return  # what has no row here may have one in another shard
+    ran = {row.implementation for row in rows if row.kind != "control"}
+    for name in required:
+        if name not in ran:
+            yield f"{name} is required, but no row of it ran"
+    if not ran and not required and not is_narrowed(config):
+        yield "no row ran: expected pytest to collect the shipped suites; see python_functions and --ignore"
+
+
+def _skip_reason(report: pytest.TestReport) -> str:
+    if hasattr(report, "wasxfail"):
+        return report.wasxfail or "marked as xfail"
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+    return text.removeprefix("Skipped: ") or "skipped without a reason"
+
+
+def _neutralise(report: pytest.TestReport) -> None:
+    """Neutralises what a terminal would obey of an implementation's text in a row's report: raised, skipped for and printed."""
+    report.sections = [(name, printable(text)) for name, text in report.sections]
+    if isinstance(report.longrepr, str):
+        report.longrepr = printable(report.longrepr)
+    elif isinstance(report.longrepr, tuple):
+        path, line, reason = report.longrepr
+        report.longrepr = (path, line, printable(reason))
+    elif report.longrepr is not None and (shown := printable(report.longreprtext)) != report.longreprtext:
+        report.longrepr = shown  # a traceback's colours are less than what hides in it
+
+
+def _neutralise_warning(warning: warnings.WarningMessage) -> None:
+    """Neutralises a warning, before pytest shows it."""
+    if (shown := printable(warning.message)) != str(warning.message):
+        warning.message = shown

@@ -14,7 +14,7 @@ from pytest_ecornn.reporting.console.summary import print_summary
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.regression.gate import RegressionReport
 from pytest_ecornn.results.rows import Row
-from pytest_ecornn.run.options import run_seed
+from pytest_ecornn.run import run_seed
 
 
 class ProgressDisplay:

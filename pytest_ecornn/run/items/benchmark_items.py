@@ -1,10 +1,11 @@
-"""The test item that times: proves its case, measures it against its baselines, and verifies the timed calls."""
+"""The test items that time: a row against its baselines, and the control, which shows a run's own noise."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pytest_ecornn.contract import Unsupported
 from pytest_ecornn.measurement import baseline_probe, capture, clocks, cost_bounds
 from pytest_ecornn.measurement.baseline_probe import BaselineProbe
 from pytest_ecornn.measurement.columns import TimingColumn
@@ -12,12 +13,15 @@ from pytest_ecornn.measurement.measurement import Arm, freeze_living
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results.rows import Row, Timing
-from pytest_ecornn.run.items.items import NamedCaseItem, check_not_refused
+from pytest_ecornn.run.items.items import NamedCaseItem, build_and_compare, check_not_refused
+from pytest_ecornn.system.interruption import raised_as_error
 from pytest_ecornn.verification.guards import ambient
 from pytest_ecornn.verification.guards.background import ThreadGuard
 from pytest_ecornn.verification.guards.tampering import MonkeypatchGuard
-from pytest_ecornn.verification.outcomes import CheckFailed
+from pytest_ecornn.verification.outcomes import RAISED, CheckFailed, SkipCheck, skips_as_unsupported
 from pytest_ecornn.verification.verification import Candidate, failed_tensors
+
+MIN_AA_PAIRS = 20
 
 
 class BenchmarkItem(NamedCaseItem):
@@ -112,3 +116,26 @@ class BenchmarkItem(NamedCaseItem):
             comparisons = [one for column in columns for one in column.verify()]
         if message := failed_tensors(self.found.name, self.case, comparisons):
             raise CheckFailed(f"a timed call returned a wrong result\n{message}")
+
+
+class AATestItem(BenchmarkItem):
+    """Two builds of the same implementation: what differs between their times is the measurement's doing."""
+
+    kind = "control"
+
+    def fill(self, row: Row) -> None:
+        """Times the control; skips it where that fails, because the implementation's own row reports the error."""
+        try:
+            with raised_as_error(), skips_as_unsupported():
+                super().fill(row)
+        except (SkipCheck, Unsupported):
+            raise
+        except RAISED as error:
+            raise SkipCheck(f"{self.found.name} cannot be timed: {type(error).__name__}") from error
+
+    def baselines(self) -> tuple[list[Candidate], list[str]]:
+        return [build_and_compare(self.found, self.case)[0]], []
+
+    @property
+    def pairs(self) -> int:
+        return max(MIN_AA_PAIRS, self.session.options.pairs)

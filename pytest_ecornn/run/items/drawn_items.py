@@ -1,18 +1,27 @@
-"""The test item that verifies drawn cases, and what all items of drawn cases share."""
+"""The test items of cases that Hypothesis draws around one: results on them, and an implementation's properties."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from pytest_ecornn.cases.strategies import SizeLimits, property_corners
 from pytest_ecornn.contract import Case
 from pytest_ecornn.results.rows import Row
-from pytest_ecornn.run.exploration import PROFILES, Profile, RefusalError, run_drawn_cases
+from pytest_ecornn.run.exploration import PROFILES, CaseSearch, Profile, RefusalError, run_drawn_cases
 from pytest_ecornn.run.items.items import CheckItem, build_and_compare
 from pytest_ecornn.verification.comparison import TensorCheck
-from pytest_ecornn.verification.outcomes import CheckFailed, WrongCase
+from pytest_ecornn.verification.outcomes import CheckFailed, SkipCheck, WrongCase
+from pytest_ecornn.verification.properties import properties
+from pytest_ecornn.verification.properties.subject import PropertyContext
 from pytest_ecornn.verification.rerun import rerun_test_command
 from pytest_ecornn.verification.verification import failed_tensors
+
+# Cases to draw of each cell in a dtype. Small ones: what properties find does not hide in size, and each takes many calls.
+EXAMPLES = {"quick": 3, "default": 10, "thorough": 25}
+SIZES = SizeLimits(steps=12, min_size=2, batch=9, hidden=65, inputs=33)
+# Of one case alone, as many repeats as of three drawn ones; as many as of one where timing repeats it too.
+FIXED_REPEATS, TIMED_REPEATS = 60, 20
 
 
 @dataclass(frozen=True)
@@ -23,17 +32,17 @@ class DrawnItem(CheckItem):
     kind, test = "drawn", "test_drawn_cases"
 
     def __str__(self) -> str:
-        return f"{self.found.name}-{drawn_label(self.case)}"
+        return f"{self.found.name}-{_drawn_label(self.case)}"
 
     @property
     def is_drawn(self) -> bool:
         return True
 
     def empty_row(self) -> Row:
-        return drawn_row(super().empty_row(), self.case, self.session.options.profile)
+        return _drawn_row(super().empty_row(), self.case, self.session.options.profile)
 
     def rerun(self, case: Case | str = "", is_timed: bool = False, earlier: Sequence[Case] = ()) -> str:
-        return super().rerun(case, False, earlier) if case else rerun_drawn(self, self.test)
+        return super().rerun(case, False, earlier) if case else _rerun_drawn(self, self.test)
 
     @property
     def profile(self) -> Profile:
@@ -56,21 +65,80 @@ class DrawnItem(CheckItem):
             raise CheckFailed(f"{self.found.name}: {error}") from error
 
 
-def drawn_label(case: Case) -> str:
+@dataclass(frozen=True)
+class PropertyItem(CheckItem):
+    """Checks properties on cases drawn around `case`, always the same ones of a `number`, or if it `is_fixed` on it alone."""
+
+    is_fixed: bool = False
+    number: int | None = None
+    kind, test = "properties", "test_properties"
+    _broken: list[properties.Property] = field(default_factory=list, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.found.name}-{self.case if self.is_fixed else _drawn_label(self.case)}"
+
+    @property
+    def is_drawn(self) -> bool:
+        return not self.is_fixed
+
+    def empty_row(self) -> Row:
+        row = super().empty_row()
+        return row if self.is_fixed else _drawn_row(row, self.case, self.session.options.profile)
+
+    def rerun(self, case: Case | str = "", is_timed: bool = False, earlier: Sequence[Case] = ()) -> str:
+        return super().rerun(case, False, earlier) if case or self.is_fixed else _rerun_drawn(self, self.test)
+
+    def fill(self, row: Row) -> None:
+        if self.is_fixed:
+            self._check_fixed(row)
+            return
+        try:
+            search = CaseSearch(self.found, self.case, row, SIZES, self.number)
+            search.run(EXAMPLES[self.session.options.profile], lambda case: self._check(case, row))
+            search.run_corners(lambda case: self._check(case, row), property_corners)
+        except RefusalError as refusal:
+            with self.attributed_to(refusal.case):
+                raise refusal.error from None
+        except AssertionError as error:
+            raise CheckFailed(f"{self.found.name}: {error}") from error
+        search.check_some_ran()
+
+    def _check_fixed(self, row: Row) -> None:
+        self.check_not_fatal()
+        if reason := self.found.cls().refusal(self.case):
+            raise SkipCheck(reason)
+        self._check(self.case, row, TIMED_REPEATS if self.session.options.bench else FIXED_REPEATS)
+
+    def _check(self, case: Case, row: Row, repeats: int = PropertyContext.num_repeats) -> None:
+        """Counts the properties checked by name. After a failure, while its case is simplified, only that one is."""
+        try:
+            with self.session.lock.shared(), self.attributed_to(case, properties.PropertyViolation):
+                subject = PropertyContext(self.found.cls, case, repeats)
+                checked = properties.check(subject, self._broken or properties.PROPERTIES)
+        except properties.PropertyViolation as broken:
+            self._broken[:] = [broken.property]
+            raise CheckFailed(f"{self.found.name} on {case}: {broken}", case) from broken
+        row.examples += 1
+        for name, reason in checked.items():
+            counts = row.uninformative if reason else row.informative
+            counts[name] = counts.get(name, 0) + 1
+
+
+def _drawn_label(case: Case) -> str:
     """The name that cases drawn around `case` share: cell, dtype and, except on a CPU, device."""
     return "-".join([case.cell, case.dtype, *([case.device] if case.device != "cpu" else [])])
 
 
-def drawn_row(row: Row, case: Case, profile: str) -> Row:
+def _drawn_row(row: Row, case: Case, profile: str) -> Row:
     """The row as that of a set of drawn cases."""
-    row.case, row.mode = f"{drawn_label(case)}-{profile}", ""
+    row.case, row.mode = f"{_drawn_label(case)}-{profile}", ""
     return row
 
 
-def rerun_drawn(item: CheckItem, test: str) -> str:
+def _rerun_drawn(item: CheckItem, test: str) -> str:
     """The command that draws an item's cases once more."""
     options, device = item.session.options, item.case.device
     extra = f" --ecornn-profile {options.profile}" + (f" --ecornn-device {device}" if device != "cpu" else "")
     return rerun_test_command(
-        item.found.name, test, drawn_label(item.case), item.session.locator_options(item.found, False) + extra
+        item.found.name, test, _drawn_label(item.case), item.session.locator_options(item.found, False) + extra
     )

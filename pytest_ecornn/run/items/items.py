@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -19,7 +18,8 @@ from pytest_ecornn.contract import Case, Declared, Implementation, Unsupported
 from pytest_ecornn.results.rows import AGAIN, Row, TensorError
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.error_origin import describe_error, is_of_harness
-from pytest_ecornn.run.processes.process import UnrecoverableError
+from pytest_ecornn.run.item_session import ItemSession
+from pytest_ecornn.run.process import UnrecoverableError
 from pytest_ecornn.run.repeatability import describe_variation, needed_cases
 from pytest_ecornn.run.support import NO_CUDA
 from pytest_ecornn.system import faults, memory
@@ -32,9 +32,6 @@ from pytest_ecornn.verification.guards.tampering import IntrospectionGuard, Monk
 from pytest_ecornn.verification.outcomes import RAISED, CheckFailed, SkipCheck, WrongCase, skips_as_unsupported
 from pytest_ecornn.verification.rerun import rerun_command
 from pytest_ecornn.verification.verification import Candidate, failed_tensors
-
-if TYPE_CHECKING:
-    from pytest_ecornn.run.item_session import ItemSession
 
 
 class NotRun(CheckFailed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -132,3 +133,18 @@ def _exit_status(node: Any) -> int | None:
     except subprocess.TimeoutExpired:
         process.kill()
         return None
+
+
+def ignore_closed_channel(node: Any) -> None:
+    """Drops what is sent to `node` once its channel is closed, whichever scheduler sends it.
+
+    pytest-xdist raises OSError there, an internal error that ends the run, where a worker dies before its death is handled.
+    Dropped rows stay in the node's queue. The scheduler hands them on when it removes the node.
+    """
+    send = node.sendcommand
+
+    def sendcommand(name: str, **arguments: object) -> None:
+        with suppress(OSError):
+            send(name, **arguments)
+
+    node.sendcommand = sendcommand

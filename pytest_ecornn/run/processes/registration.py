@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_ecornn.run.process import worker_input
 from pytest_ecornn.run.processes.controller import XdistController
 from pytest_ecornn.run.processes.gpu_workers import GpuWorkers, uses_gpus
-from pytest_ecornn.run.processes.process import worker_input
 from pytest_ecornn.run.processes.worker import Worker
 from pytest_ecornn.run.session import RunSession
 

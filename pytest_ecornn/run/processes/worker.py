@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn.run.processes.process import WorkerProcess, worker_input
+from pytest_ecornn.run.process import WorkerProcess, worker_input
 from pytest_ecornn.run.session import RunSession
 from pytest_ecornn.system.last_words import CrashReport
 

@@ -7,7 +7,7 @@ from typing import IO, Any
 import pytest
 from pytest_timeout import timeout_timer
 
-from pytest_ecornn.run.processes.process import worker_input
+from pytest_ecornn.run.process import worker_input
 from pytest_ecornn.run.session import RunSession
 from pytest_ecornn.system import memory
 from pytest_ecornn.system.deadline import Timeout

@@ -15,8 +15,7 @@ import pytest
 
 from pytest_ecornn.results.journal import read
 from pytest_ecornn.run.discovery import discover
-from pytest_ecornn.run.processes.controller import CrashAwareScheduling, XdistController
-from pytest_ecornn.run.processes.dead_workers import ignore_closed_channel
+from pytest_ecornn.run.processes.controller import CrashAwareScheduling, XdistController, ignore_closed_channel
 from pytest_ecornn.run.processes.xdist_setup import configure_isolation
 from pytest_ecornn.system.last_words import CrashReport, CurrentWork
 from pytest_ecornn.verification.rerun import rerun_command

@@ -69,7 +69,7 @@ def test_a_baseline_that_exits_leaves_its_candidates_row(foreign: Foreign) -> No
 def test_what_ends_a_process_on_its_users_behalf_is_let_through() -> None:
     """pytest-timeout's thread, a worker's own end, and children; the functions are as before when all guards have ended."""
     text = (
-        "import os, sys\nfrom pytest_ecornn.run.processes import process\n"
+        "import os, sys\nfrom pytest_ecornn.run import process\n"
         "from pytest_ecornn.verification.guards.exit_guard import ExitGuard\n"
         "with ExitGuard(), ExitGuard():\n    exec(sys.argv[1])\n"
     )

@@ -6,13 +6,11 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.system.last_words import CrashReport, CurrentWork
-
-if TYPE_CHECKING:
-    from pytest_ecornn.verification.guards.overrides import Overrides
+from pytest_ecornn.verification.guards.overrides import Overrides
 
 exit_now = os._exit  # as it is now: where rows run, `exit_guard` replaces it
 EXIT_STOPPED = 70  # its exit status when it ends by itself: EX_SOFTWARE of sysexits(3)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_ecornn.results import journal
-from pytest_ecornn.run.processes.process import worker_input
+from pytest_ecornn.run.process import worker_input
 
 SEEDS = 2**32
 INPUT_KEY = "ecornn_seed"  # in `worker_input`, and as "seed" in a journal's header

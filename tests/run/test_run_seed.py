@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ecornn.results import journal
-from pytest_ecornn.run.options import run_seed
+from pytest_ecornn.run import run_seed
 
 
 def config(pytester: pytest.Pytester, *arguments: str) -> pytest.Config:
