@@ -23,11 +23,9 @@ from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.heuristics import candidate_configs, estimated_us_with_queueing
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
 from pytest_ecornn.implementations.persistent_gpu.kernel import Shape as TrackShape
-from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
 from pytest_ecornn.suites.published.persistent_parts.persistent_steps import CELL, Op, Shape
@@ -57,21 +55,11 @@ def shapes(sizes: Sequence[tuple[int, int]] = SIZES, passes: Sequence[bool] = (F
     ]
 
 
-def kind_of(form: Form) -> str:
-    if isinstance(form, BlockConfig):
-        return "blocks"
-    if isinstance(form, WgmmaConfig):
-        return "grid, wgmma"
-    if isinstance(form, NTiledGridConfig):
-        return f"grid, {form.wide} sequences at once" + ", weights split once" * (form.presplit_fragments > 0)
-    return "clusters" if not form.is_grid else f"grid, {form.load_threads} readers" if form.load_threads else "grid"
-
-
 def best_candidates(problem: Any, device: Device, most: int) -> list[Form]:
     """Returns at most `most` forms of each kind, best first by the model."""
     found: dict[str, list[Form]] = {}
     for form in sorted(candidate_configs(problem, device), key=lambda form: estimated_us_with_queueing(form, device)):
-        found.setdefault(kind_of(form), []).append(form)
+        found.setdefault(form.kind, []).append(form)
     return [form for forms in found.values() for form in forms[:most]]
 
 
@@ -114,7 +102,7 @@ def measured(shape: Shape, most: int, rounds: int = ROUNDS) -> list[Measured]:
         with force_config(form):
             error = (op()[0].float() - wanted).abs().max().item()
         model_us = estimated_us_with_queueing(form, Device.of(device))
-        found.append(Measured(str(form), kind_of(form), model_us, min(arm.samples_us), error))
+        found.append(Measured(str(form), form.kind, model_us, min(arm.samples_us), error))
     return found
 
 

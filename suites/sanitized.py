@@ -30,7 +30,7 @@ from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, cost_model
 from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
-from pytest_ecornn.suites.forms_gpu import force_config, kind_of
+from pytest_ecornn.suites.forms_gpu import force_config
 from pytest_ecornn.verification import calls
 
 PRECISIONS = {"float16": "float16", "tf32": "float32-tf32", "float32": "float32", "bfloat16": "bfloat16"}
@@ -97,7 +97,7 @@ def _best(problem: ProblemSize, device: Device) -> dict[str, Form]:
     """Returns, for each kind, the form with the least time by the model."""
     best: dict[str, Form] = {}
     for form in sorted(candidate_configs(problem, device), key=lambda form: estimated_us_with_queueing(form, device)):
-        best.setdefault(kind_of(form) + ", streamed" * (form.streamed_fragments > 0), form)
+        best.setdefault(form.kind + ", streamed" * (form.streamed_fragments > 0), form)
     return best
 
 

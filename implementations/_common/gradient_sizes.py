@@ -9,7 +9,7 @@ import torch
 
 from pytest_ecornn.implementations._common.long_sums import MIN_TERMS
 from pytest_ecornn.implementations._common.padded_gemm import is_never_padded
-from pytest_ecornn.implementations._common.recurrent_problem import has_clusters
+from pytest_ecornn.implementations._cuda.compile import has_clusters
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory
 from pytest_ecornn.implementations._cuda.padded_rows import VECTOR_BYTES
 from pytest_ecornn.implementations._cuda.parameter_gradients import launch_us

@@ -8,16 +8,11 @@ import torch
 
 from pytest_ecornn.contract import Case, cells
 from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
+from pytest_ecornn.implementations._cuda.compile import HOPPER
 
-HOPPER = (9, 0)  # the compute capability of clusters here
 GATES = {name: len(cells.get(name).gates) for name in NN_CELLS}
 PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of a layer in one direction
 _GROUP = 17  # multiprocessors that a cluster must lie within: the chip's groups have 16 to 18
-
-
-def has_clusters(device: torch.device) -> bool:
-    """Whether kernels of clusters run there: on a Hopper GPU, and in tests on a CPU."""
-    return device.type != "cuda" or torch.cuda.get_device_capability(device) == HOPPER
 
 
 def values_per_step(case: Case) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations._common.recurrent_problem import has_clusters
+from pytest_ecornn.implementations._cuda.compile import has_clusters
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory, address

@@ -23,6 +23,7 @@ from pytest_ecornn.system.cache import cache_dir
 # Compute capabilities for which the tests compile every kernel. The first is the oldest that is supported; on a device kernels
 # are compiled for its own.
 ARCHITECTURES = ((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
+HOPPER = (9, 0)  # the compute capability of clusters here
 HEADERS = Path(__file__).parent / "include"  # of several implementations: #include "ecornn/..."
 
 
@@ -61,6 +62,11 @@ def skip_reason(device: torch.device) -> str | None:
     if torch.cuda.get_device_capability(device) < ARCHITECTURES[0]:
         return "needs compute capability 8.0 or newer"
     return nvrtc_unavailable_reason()
+
+
+def has_clusters(device: torch.device) -> bool:
+    """Whether kernels of clusters run there: on a Hopper GPU, and in tests on a CPU."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) == HOPPER
 
 
 def with_index(name: str) -> torch.device:

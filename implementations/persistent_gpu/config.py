@@ -14,6 +14,12 @@ from pytest_ecornn.implementations.persistent_gpu.tiling import THREADS
 class Form(Resources):
     """A tiling, the resources that it needs, its launch and the macros with which its kernel is compiled."""
 
+    @property
+    def kind(self) -> str:
+        """The kernel and how its threads share the work, in words."""
+        readers = f", {self.load_threads} readers" if self.load_threads else ""
+        return f"grid{readers}" if self.is_grid else "clusters"
+
     @cached_property
     def launch(self) -> Launch:
         return Launch(self.total_clusters * self.blocks, THREADS + self._non_mma_threads, self.shared_bytes)

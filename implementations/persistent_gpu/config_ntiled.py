@@ -30,6 +30,10 @@ class NTiledGridConfig(Form):
     presplit_fragments: int = 0
 
     @property
+    def kind(self) -> str:
+        return f"grid, {self.wide} sequences at once" + ", weights split once" * (self.presplit_fragments > 0)
+
+    @property
     def fragments_per_warp(self) -> int:
         """Fragments that a warp stores; each half of a split one counts."""
         return self.fragments + self.presplit_fragments

@@ -12,12 +12,11 @@ from rich.text import Text
 
 from pytest_ecornn.reporting import answer, standing
 from pytest_ecornn.reporting.answer_table import STYLES, CaseName
-from pytest_ecornn.reporting.console.progress import Progress
 from pytest_ecornn.results import formatting, statistics
 from pytest_ecornn.results.disturbance import describe, is_disturbed
 from pytest_ecornn.results.rows import AGAIN, Row, Timing
 
-__all__ = ["Progress", "by_reason", "certainty_lines", "failure_lines", "rows_table", "summary_lines"]
+__all__ = ["by_reason", "certainty_lines", "failure_lines", "rows_table", "summary_lines"]
 
 _VERDICTS = ("faster", "slower", "same", "unclear")
 _MAX_NAME_CHARS = 60

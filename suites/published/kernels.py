@@ -25,7 +25,6 @@ from pytest_ecornn.implementations.persistent_gpu.single_step import is_applicab
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.forms_gpu import kind_of
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.common.alternating import Replay
 from pytest_ecornn.suites.published.common.bars import format_ratio
@@ -111,7 +110,7 @@ def _forms(problem: SelectionProblem, device: torch.device) -> str:
     for is_backward in (False, True)[: 1 + (problem.mode == "training")]:
         spec = KernelSpec(dtype, device, problem.precision == "tf32", is_backward)
         form = select_config(spec.problem(problem.cell, problem.hidden_size, problem.batch), Device.of(device))
-        kinds.append(form if isinstance(form, str) else kind_of(form))
+        kinds.append(form if isinstance(form, str) else form.kind)
     return "; ".join(kinds)
 
 

@@ -7,8 +7,8 @@ import shutil
 import pytest
 import torch
 
-from pytest_ecornn.implementations._common.recurrent_problem import HOPPER
 from pytest_ecornn.implementations._cuda import compile as compiler
+from pytest_ecornn.implementations._cuda.compile import HOPPER
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
 needs_nvrtc = pytest.mark.skipif(

@@ -28,7 +28,7 @@ __all__ = ["on_cpu"]  # a fixture
 def test_the_best_of_each_kind_is_measured_and_with_them_the_one_that_is_chosen(bytes: int, is_backward: bool) -> None:
     problem = ProblemSize("lstm", 650, 32, MathMode(bytes, False), is_backward)
     found = forms_gpu.best_candidates(problem, H200, 2)
-    kinds = [forms_gpu.kind_of(form) for form in found]
+    kinds = [form.kind for form in found]
     readers = set() if is_backward else {f"grid, {threads} readers" for threads in ((128, 256) if bytes == 2 else (256,))}
     abreast = set() if is_backward else {f"grid, {wide} sequences at once" for wide in (8, 16, 24, 32)}
     assert set(kinds) == {"clusters", "grid", "grid, wgmma"} | readers | abreast

@@ -33,6 +33,10 @@ class BlockConfig(Form):
     blocks_per_sm: int = 1
 
     @property
+    def kind(self) -> str:
+        return "blocks"
+
+    @property
     def wide(self) -> int:
         return self.block_sequences
 

@@ -36,6 +36,10 @@ class WgmmaConfig(Form):
     pointwise_batch: int = 16
 
     @property
+    def kind(self) -> str:
+        return "grid, wgmma"
+
+    @property
     def wide(self) -> int:
         return TILE * self.n_tiles
 
