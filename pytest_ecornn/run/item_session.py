@@ -10,25 +10,9 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run.discovery import ImplementationInfo
+from pytest_ecornn.run.options import Options
 from pytest_ecornn.run.process import WorkerProcess
 from pytest_ecornn.verification.verification import Candidate
-
-
-class ItemOptions(Protocol):
-    """The fields of `Options` that items read."""
-
-    @property
-    def bench(self) -> bool: ...
-    @property
-    def profile(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def require(self) -> tuple[str, ...]: ...
-    @property
-    def budget(self) -> float: ...
-    @property
-    def pairs(self) -> int: ...
 
 
 class ItemLock(Protocol):
@@ -50,7 +34,7 @@ class ItemSession(Protocol):
     current: Row | None
 
     @property
-    def options(self) -> ItemOptions: ...
+    def options(self) -> Options: ...
     @property
     def lock(self) -> ItemLock: ...
     @property

@@ -1,12 +1,15 @@
-"""Every command-line option and ini value, documented here and nowhere else, and the mode of an invocation that they make.
+"""Every command-line option and ini value, declared here and nowhere else, and the mode of an invocation that they make.
 
-Without a flag nothing more than this is loaded.
+A field of `Options` is an option. From it come what pytest parses, the value in a run, what rows of two runs must share, and
+tables of docs/cli.md. Without a flag nothing more than this is loaded.
 """
+# ruff: noqa: RUF009 - option() makes a field
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,69 @@ PROFILES = ("quick", "default", "thorough")
 # By kind of device: the first that there is and that runs the case.
 DEFAULT_BASELINES = {"cpu": ("torch_cpu", "sequential"), "cuda": ("cudnn", "sequential")}
 DEFAULT_CASE_OF_STATE_DICT = "T256-B4"
-_LIST: dict[str, Any] = {"action": "append", "default": []}
+_UNITS = {"SECONDS": " of seconds", "GIB": " of GiB"}  # by what a value is called
+
+# Tables of docs/cli.md, by what a reader wants to do.
+RUN, IMPLEMENTATIONS, CASES = "What a run does", "Which implementations", "Which cases"
+TIMING, COMPARISON, PROCESSES = "Timing", "Comparison with a stored report", "Processes"
+
+
+class Mode(Enum):
+    """What an invocation of pytest does, by the flags that ask for it."""
+
+    RUN = "--ecornn-verify or --ecornn-bench"
+    SELFCHECK = "--ecornn-selfcheck"
+
+
+@dataclass(frozen=True)
+class Option:
+    """A command-line option. group: its table in docs/cli.md. settings: of pytest's parser. parse: returns its value in a run.
+
+    setup: returns its value as rows that stand side by side must share it; None where they need not. is_demand: it says what a
+    run must do, so without a run it is an error even as a default in addopts, where other options are only not used.
+    """
+
+    flag: str
+    group: str
+    settings: Mapping[str, Any]
+    parse: Callable[[Option, pytest.Config], Any]
+    setup: Callable[[Any], Any] | None
+    is_demand: bool
+    modes: tuple[Mode, ...]
+
+    def raw(self, config: pytest.Config) -> Any:
+        return config.getoption(self.flag)
+
+    @property
+    def default(self) -> Any:
+        """Returns what `raw` does where nothing was typed."""
+        return self.settings.get("default", False if "action" in self.settings else None)
+
+
+def _as_given(option: Option, config: pytest.Config) -> Any:
+    value = option.raw(config)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def option(
+    flag: str,
+    group: str,
+    help: str,
+    *,
+    parse: Callable[[Option, pytest.Config], Any] = _as_given,
+    unset: Any = None,
+    setup: Callable[[Any], Any] | None = None,
+    is_demand: bool = False,
+    is_list: bool = False,
+    modes: tuple[Mode, ...] = (Mode.RUN,),
+    **settings: Any,
+) -> Any:
+    """A field of `Options`. unset: its value without a configuration, where that is not the parser's default."""
+    if is_list:
+        settings |= {"action": "append", "default": []}
+    declared = Option(flag, group, {**settings, "help": help}, parse, setup, is_demand, modes)
+    default = () if is_list else declared.default
+    return field(default_factory=lambda: default if unset is None else unset, metadata={"option": declared})
 
 
 def default_baselines(devices: Iterable[str]) -> str:
@@ -29,319 +94,367 @@ def default_baselines(devices: Iterable[str]) -> str:
     return "; ".join(" where it runs, else ".join(names) for names in selected)
 
 
-OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
-    (
-        "--ecornn-verify",
-        {
-            "action": "store_true",
-            "help": "Verify every implementation: drawn and fixed cases, properties. "
-            "Tests of your own run too where you give their paths.",
-        },
-    ),
-    (
-        "--ecornn-bench",
-        {
-            "action": "store_true",
-            "help": "Verify and time every implementation, and write the comparison. "
-            "Tests of your own run as with --ecornn-verify.",
-        },
-    ),
-    (
-        "--ecornn-cases",
-        {**_LIST, "metavar": "NAME", "help": "Named case set: smoke, seed, edge or full (repeatable). Default: smoke."},
-    ),
-    (
-        "--ecornn-case",
-        {
-            **_LIST,
-            "metavar": "CASE",
-            "help": "Run just this case, with its properties, as a test id or a failure prints it (repeatable).",
-        },
-    ),
-    (
-        "--ecornn-shard",
-        {
-            "default": None,
-            "metavar": "I/N",
-            "help": "Run just the I-th of N shares of the rows, as one job of a CI matrix. A row stays in its share whatever "
-            "else is run. The seed is 0 unless given, so that all shares draw alike.",
-        },
-    ),
-    (
-        "--ecornn-state-dict",
-        {
-            "metavar": "FILE[:MODULE]",
-            "help": "Run with the weights of a torch.nn.RNN, LSTM or GRU that torch.save wrote as (part of) a state dict; what "
-            "is pruned stays so. --ecornn-case says the rest: T256-B4-density0.1 keeps the largest tenth of each recurrent "
-            f"weight. Default then: {DEFAULT_CASE_OF_STATE_DICT}.",
-        },
-    ),
-    ("--ecornn-only", {**_LIST, "metavar": "NAME", "help": "Run just this implementation, by exact name (repeatable)."}),
-    (
-        "--ecornn-require",
-        {
-            **_LIST,
-            "metavar": "NAME",
-            "help": "Turn every skip of this implementation into a failure, and fail a run without a row of it (repeatable).",
-        },
-    ),
-    (
-        "--ecornn-device",
-        {**_LIST, "metavar": "DEVICE", "help": "Run on cpu, cuda or cuda:N (repeatable). Default: cpu."},
-    ),
-    (
-        "--ecornn-implementations",
-        {**_LIST, "metavar": "PATH", "help": "A file that holds an implementation, or a folder of such files (repeatable)."},
-    ),
-    (
-        "--ecornn-baseline",
-        {
-            **_LIST,
-            "metavar": "NAME",
-            "help": f"Compare with this implementation (repeatable). Default: {default_baselines(['cpu'])}; "
-            f"on a GPU {default_baselines(['cuda'])}.",
-        },
-    ),
-    (
-        "--ecornn-budget",
-        {
-            "type": float,
-            "default": 10.0,
-            "metavar": "SECONDS",
-            "help": "Time to measure a row for at most, on a GPU by each of its two clocks; less where the verdict is clear. "
-            "Default: 10.",
-        },
-    ),
-    (
-        "--ecornn-pairs",
-        {
-            "type": int,
-            "default": MIN_PAIRS,
-            "metavar": "N",
-            "help": "Fewest pairs of blocks, within the budget. A report that later runs are compared with should hold 100. "
-            f"Default: {MIN_PAIRS}.",
-        },
-    ),
-    (
-        "--ecornn-compare",
-        {
-            "metavar": "FILE",
-            "help": "Fail where a row got slower than in this report.json of such a machine, or is not proven.",
-        },
-    ),
-    (
-        "--ecornn-fail-slower",
-        {
-            **_LIST,
-            "metavar": "LIMIT",
-            "help": "By how much a row may be slower: 5%%, or for an implementation, a cell, a column or several of them "
-            "scan_cpu=3%%, lstm=10%%, scan_cpu:lstm=2%%, device-only=2%%; the most specific wins (repeatable). Default: 5%%.",
-        },
-    ),
-    (
-        "--ecornn-strict",
-        {
-            "action": "store_true",
-            "help": "With --ecornn-compare: fail too where a row that the stored report compares is unclear, after one more "
-            "measurement, or cannot be judged.",
-        },
-    ),
-    (
-        "--ecornn-profile",
-        {
-            "choices": PROFILES,
-            "default": None,
-            "help": "How many cases are drawn of each cell in a dtype: 8, 50, or 125 and longer ones. "
-            "Default: quick with --ecornn-bench, default with --ecornn-verify alone.",
-        },
-    ),
-    (
-        "--ecornn-seed",
-        {
-            "type": int,
-            "default": None,
-            "metavar": "N",
-            "help": "Seed of what is drawn per run: which boundary sizes are tried, and what a self-check draws. "
-            "Default: drawn at random, and printed; a resumed run keeps its own.",
-        },
-    ),
-    (
-        "--ecornn-selfcheck",
-        {
-            "action": "store_true",
-            "help": "Try the harness itself, and nothing else: planted faults, and cases of right implementations. "
-            "Reports show the last score.",
-        },
-    ),
-    (
-        "--ecornn-correct-cases",
-        {
-            "type": int,
-            "default": 1000,
-            "metavar": "N",
-            "help": "How many cases of right implementations a self-check draws at least. Default: 1000.",
-        },
-    ),
-    (
-        "--ecornn-report",
-        {"default": "reports/local", "metavar": "DIR", "help": "Where the report is written. Default: reports/local."},
-    ),
-    (
-        "--ecornn-isolate",
-        {
-            "action": "store_true",
-            "help": "Run rows in workers of pytest-xdist, one unless -n is given, and replace each that dies or hangs: "
-            "it costs one row. Only so is an exit by native code noticed. Needs the extra [test]: pytest-timeout.",
-        },
-    ),
-    (
-        "--ecornn-ray",
-        {
-            "metavar": "ADDRESS",
-            "help": "Run rows as --ecornn-isolate does, in workers on the hosts of a Ray cluster: one for each GPU; on CPUs "
-            "one for each core, or with --ecornn-bench one for each host. ADDRESS is auto, local, host:port or "
-            "ray://host:port, as ray.init takes it. Needs the extras [ray] and [test].",
-        },
-    ),
-    (
-        "--ecornn-timeout",
-        {
-            "type": float,
-            "default": 300.0,
-            "metavar": "SECONDS",
-            "help": "With --ecornn-isolate: time that a row may take, save waiting for the machine. A drawn row of "
-            "--ecornn-profile thorough may need more. Default: 300.",
-        },
-    ),
-    (
-        "--ecornn-memory",
-        {
-            "type": float,
-            "default": None,
-            "metavar": "GIB",
-            "help": "With --ecornn-isolate: memory that a worker may allocate on the host (Linux). "
-            "Default: four fifths of what is available, shared out among the workers.",
-        },
-    ),
-    ("--ecornn-resume", {"action": "store_true", "help": "Go on after an interrupted run: finished rows are not repeated."}),
-)
+def _over_0(option: Option, config: pytest.Config) -> Any:
+    value = option.raw(config)
+    if value is not None and not 0 < value < float("inf"):
+        unit = _UNITS.get(option.settings["metavar"], "")
+        raise pytest.UsageError(f"{option.flag} must be a number{unit} over 0, got {value}")
+    return value
+
+
+def _bytes(option: Option, config: pytest.Config) -> int | None:
+    gib = _over_0(option, config)
+    return None if gib is None else int(gib * 2**30)
+
+
+def _check_path(option: Option, text: str | None) -> None:
+    if text == "":
+        raise pytest.UsageError(f"{option.flag}: expected a path, got an empty one")
+
+
+def _path(option: Option, config: pytest.Config) -> Path | None:
+    text = option.raw(config)
+    _check_path(option, text)
+    return None if text is None else config.invocation_params.dir / text
+
+
+def _state_dict(option: Option, config: pytest.Config) -> str | None:
+    path = _path(option, config)
+    return None if path is None else str(path)
+
+
+def _implementations(option: Option, config: pytest.Config) -> tuple[Path, ...]:
+    for text in option.raw(config):
+        _check_path(option, text)
+    return (*(config.invocation_params.dir / text for text in option.raw(config)), *config.getini("ecornn_implementations"))
+
+
+def _devices(option: Option, config: pytest.Config) -> tuple[str, ...]:
+    return tuple(option.raw(config)) or ("cpu",)
+
+
+def _case_sets(option: Option, config: pytest.Config) -> tuple[str, ...]:
+    return tuple(option.raw(config)) or ("smoke",)
+
+
+def _cases(option: Option, config: pytest.Config) -> tuple[str, ...]:
+    """Raises UsageError where named sets are to run with given weights, which have their sizes."""
+    if not config.getoption("--ecornn-state-dict"):
+        return tuple(option.raw(config))
+    if sets := config.getoption("--ecornn-cases"):
+        raise pytest.UsageError(f"--ecornn-state-dict expected {option.flag} beside it, got --ecornn-cases {sets[0]}")
+    return tuple(option.raw(config)) or (DEFAULT_CASE_OF_STATE_DICT,)
+
+
+def _shard(option: Option, config: pytest.Config) -> Shard | None:
+    text = option.raw(config)
+    try:
+        return None if text is None else parse_shard(text)
+    except ValueError as error:
+        raise pytest.UsageError(f"{option.flag}: {error}") from error
+
+
+def _profile(option: Option, config: pytest.Config) -> str:
+    return option.raw(config) or ("quick" if config.getoption("--ecornn-bench") else "default")
+
+
+def _seed(option: Option, config: pytest.Config) -> int:
+    from pytest_ecornn.run.run_seed import seed_of
+
+    return seed_of(config)
+
+
+def _limits(option: Option, config: pytest.Config) -> Thresholds:
+    """The ini-file's and then the command line's, which wins. Raises UsageError for what the gate cannot use."""
+    has_report, typed = config.getoption("--ecornn-compare"), option.raw(config)
+    if has_report and not config.getoption("--ecornn-bench"):
+        raise pytest.UsageError("--ecornn-compare compares times: expected --ecornn-bench beside it")
+    if typed and not has_report:
+        raise pytest.UsageError(f"{option.flag} expected --ecornn-compare FILE beside it, to be slower than")
+    for source, texts in (("ecornn_fail_slower", config.getini("ecornn_fail_slower")), (option.flag, typed)):
+        try:
+            Thresholds(texts)
+        except ValueError as error:
+            raise pytest.UsageError(f"{source}: {error}") from error
+    return Thresholds([*config.getini("ecornn_fail_slower"), *typed])
+
+
+def _strict(option: Option, config: pytest.Config) -> bool:
+    if option.raw(config) and not config.getoption("--ecornn-compare"):
+        raise pytest.UsageError(f"{option.flag} expected --ecornn-compare FILE beside it, to be strict about")
+    return bool(option.raw(config) or config.getini("ecornn_strict"))
+
+
+def _isolate(option: Option, config: pytest.Config) -> bool:
+    return option.raw(config) or config.getoption("--ecornn-ray") is not None
 
 
 @dataclass(frozen=True)
 class Options:
     """The options of one run, as given; names are checked where they are resolved."""
 
-    verify: bool
-    bench: bool
-    case_sets: tuple[str, ...]
-    cases: tuple[str, ...]
-    shard: Shard | None
-    state_dict: str | None
-    only: tuple[str, ...]
-    require: tuple[str, ...]
-    devices: tuple[str, ...]
-    implementations: tuple[Path, ...]
-    baselines: tuple[str, ...]
-    budget: float
-    pairs: int
-    compare: Path | None
-    limits: Thresholds
-    strict: bool
-    profile: str
-    seed: int
-    report: Path
-    resume: bool
-    isolate: bool
-    timeout: float
-    memory_bytes: int | None
+    verify: bool = option(
+        "--ecornn-verify",
+        RUN,
+        "Verify every implementation: drawn and fixed cases, properties. Tests of your own run too where you give their paths.",
+        action="store_true",
+        is_demand=True,
+    )
+    bench: bool = option(
+        "--ecornn-bench",
+        RUN,
+        "Verify and time every implementation, and write the comparison. Tests of your own run as with --ecornn-verify.",
+        action="store_true",
+        is_demand=True,
+    )
+    selfcheck: bool = option(
+        "--ecornn-selfcheck",
+        RUN,
+        "Try the harness itself, and nothing else: planted faults, and cases of right implementations. "
+        "Reports show the last score.",
+        action="store_true",
+        modes=(Mode.SELFCHECK,),
+    )
+    resume: bool = option(
+        "--ecornn-resume",
+        RUN,
+        "Go on after an interrupted run: finished rows are not repeated.",
+        action="store_true",
+        is_demand=True,
+    )
+    report: Path = option(
+        "--ecornn-report",
+        RUN,
+        "Where the report is written. Default: reports/local.",
+        default="reports/local",
+        metavar="DIR",
+        parse=_path,
+        unset=Path("reports/local"),
+    )
+    only: tuple[str, ...] = option(
+        "--ecornn-only",
+        IMPLEMENTATIONS,
+        "Run just this implementation, by exact name (repeatable).",
+        is_list=True,
+        metavar="NAME",
+        setup=sorted,
+        is_demand=True,
+    )
+    require: tuple[str, ...] = option(
+        "--ecornn-require",
+        IMPLEMENTATIONS,
+        "Turn every skip of this implementation into a failure, and fail a run without a row of it (repeatable).",
+        is_list=True,
+        metavar="NAME",
+        is_demand=True,
+    )
+    implementations: tuple[Path, ...] = option(
+        "--ecornn-implementations",
+        IMPLEMENTATIONS,
+        "A file that holds an implementation, or a folder of such files (repeatable).",
+        is_list=True,
+        metavar="PATH",
+        parse=_implementations,
+    )
+    devices: tuple[str, ...] = option(
+        "--ecornn-device",
+        IMPLEMENTATIONS,
+        "Run on cpu, cuda or cuda:N (repeatable). Default: cpu.",
+        is_list=True,
+        metavar="DEVICE",
+        parse=_devices,
+        unset=("cpu",),
+        setup=sorted,
+    )
+    cases: tuple[str, ...] = option(
+        "--ecornn-case",
+        CASES,
+        "Run just this case, with its properties, as a test id or a failure prints it (repeatable).",
+        is_list=True,
+        metavar="CASE",
+        parse=_cases,
+        is_demand=True,
+    )
+    case_sets: tuple[str, ...] = option(
+        "--ecornn-cases",
+        CASES,
+        "Named case set: smoke, seed, edge or full (repeatable). Default: smoke.",
+        is_list=True,
+        metavar="NAME",
+        parse=_case_sets,
+        unset=("smoke",),
+        is_demand=True,
+    )
+    shard: Shard | None = option(
+        "--ecornn-shard",
+        CASES,
+        "Run just the I-th of N shares of the rows, as one job of a CI matrix. A row stays in its share whatever "
+        "else is run. The seed is 0 unless given, so that all shares draw alike.",
+        default=None,
+        metavar="I/N",
+        parse=_shard,
+        setup=str,
+        is_demand=True,
+    )
+    state_dict: str | None = option(
+        "--ecornn-state-dict",
+        CASES,
+        "Run with the weights of a torch.nn.RNN, LSTM or GRU that torch.save wrote as (part of) a state dict; what "
+        "is pruned stays so. --ecornn-case says the rest: T256-B4-density0.1 keeps the largest tenth of each recurrent "
+        f"weight. Default then: {DEFAULT_CASE_OF_STATE_DICT}.",
+        metavar="FILE[:MODULE]",
+        parse=_state_dict,
+        is_demand=True,
+    )
+    profile: str = option(
+        "--ecornn-profile",
+        CASES,
+        "How many cases are drawn of each cell in a dtype: 8, 50, or 125 and longer ones. "
+        "Default: quick with --ecornn-bench, default with --ecornn-verify alone.",
+        choices=PROFILES,
+        default=None,
+        parse=_profile,
+        unset="default",
+        setup=str,
+    )
+    seed: int = option(
+        "--ecornn-seed",
+        CASES,
+        "Seed of what is drawn per run: which boundary sizes are tried, and what a self-check draws. "
+        "Default: drawn at random, and printed; a resumed run keeps its own.",
+        type=int,
+        default=None,
+        metavar="N",
+        parse=_seed,
+        unset=0,
+        modes=(Mode.RUN, Mode.SELFCHECK),
+    )
+    correct_cases: int = option(
+        "--ecornn-correct-cases",
+        CASES,
+        "How many cases of right implementations a self-check draws at least. Default: 1000.",
+        type=int,
+        default=1000,
+        metavar="N",
+        parse=_over_0,
+        modes=(Mode.SELFCHECK,),
+    )
+    baselines: tuple[str, ...] = option(
+        "--ecornn-baseline",
+        TIMING,
+        f"Compare with this implementation (repeatable). Default: {default_baselines(['cpu'])}; "
+        f"on a GPU {default_baselines(['cuda'])}.",
+        is_list=True,
+        metavar="NAME",
+        setup=list,
+    )
+    budget: float = option(
+        "--ecornn-budget",
+        TIMING,
+        "Time to measure a row for at most, on a GPU by each of its two clocks; less where the verdict is clear. Default: 10.",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        parse=_over_0,
+        setup=float,
+    )
+    pairs: int = option(
+        "--ecornn-pairs",
+        TIMING,
+        "Fewest pairs of blocks, within the budget. A report that later runs are compared with should hold 100. "
+        f"Default: {MIN_PAIRS}.",
+        type=int,
+        default=MIN_PAIRS,
+        metavar="N",
+        parse=_over_0,
+        setup=int,
+    )
+    compare: Path | None = option(
+        "--ecornn-compare",
+        COMPARISON,
+        "Fail where a row got slower than in this report.json of such a machine, or is not proven.",
+        metavar="FILE",
+        parse=_path,
+        is_demand=True,
+    )
+    limits: Thresholds = option(
+        "--ecornn-fail-slower",
+        COMPARISON,
+        "By how much a row may be slower: 5%%, or for an implementation, a cell, a column or several of them "
+        "scan_cpu=3%%, lstm=10%%, scan_cpu:lstm=2%%, device-only=2%%; the most specific wins (repeatable). Default: 5%%.",
+        is_list=True,
+        metavar="LIMIT",
+        parse=_limits,
+        unset=Thresholds(),
+        is_demand=True,
+    )
+    strict: bool = option(
+        "--ecornn-strict",
+        COMPARISON,
+        "With --ecornn-compare: fail too where a row that the stored report compares is unclear, after one more "
+        "measurement, or cannot be judged.",
+        action="store_true",
+        parse=_strict,
+        is_demand=True,
+    )
+    isolate: bool = option(
+        "--ecornn-isolate",
+        PROCESSES,
+        "Run rows in workers of pytest-xdist, one unless -n is given, and replace each that dies or hangs: "
+        "it costs one row. Only so is an exit by native code noticed. Needs the extra [test]: pytest-timeout.",
+        action="store_true",
+        parse=_isolate,
+    )
+    ray: str | None = option(
+        "--ecornn-ray",
+        PROCESSES,
+        "Run rows as --ecornn-isolate does, in workers on the hosts of a Ray cluster: one for each GPU; on CPUs "
+        "one for each core, or with --ecornn-bench one for each host. ADDRESS is auto, local, host:port or "
+        "ray://host:port, as ray.init takes it. Needs the extras [ray] and [test].",
+        metavar="ADDRESS",
+    )
+    timeout: float = option(
+        "--ecornn-timeout",
+        PROCESSES,
+        "With --ecornn-isolate: time that a row may take, save waiting for the machine. A drawn row of "
+        "--ecornn-profile thorough may need more. Default: 300.",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        parse=_over_0,
+    )
+    memory_bytes: int | None = option(
+        "--ecornn-memory",
+        PROCESSES,
+        "With --ecornn-isolate: memory that a worker may allocate on the host (Linux). "
+        "Default: four fifths of what is available, shared out among the workers.",
+        type=float,
+        default=None,
+        metavar="GIB",
+        parse=_bytes,
+    )
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
         """Raises UsageError for a value that no run could use."""
+        return cls(**{name: declared.parse(declared, config) for name, declared in cls.declared().items()})
 
-        from pytest_ecornn.run.run_seed import seed_of
+    @classmethod
+    def declared(cls) -> dict[str, Option]:
+        """The options by field, those of a group in a row."""
+        return {declaration.name: declaration.metadata["option"] for declaration in fields(cls)}
 
-        def given(name: str) -> Any:
-            return config.getoption(f"--ecornn-{name}")
-
-        for name, unit in (("budget", "seconds"), ("timeout", "seconds"), ("memory", "GiB")):
-            if given(name) is not None and not 0 < given(name) < float("inf"):
-                raise pytest.UsageError(f"--ecornn-{name} must be a number of {unit} over 0, got {given(name)}")
-        for name in ("report", "state-dict", "compare", "implementations"):
-            if "" in (given(name) if isinstance(given(name), list) else [given(name)]):
-                raise pytest.UsageError(f"--ecornn-{name}: expected a path, got an empty one")
-        if given("pairs") < 1:
-            raise pytest.UsageError(f"--ecornn-pairs must be a number over 0, got {given('pairs')}")
-        here = config.invocation_params.dir
-        compare = here / given("compare") if given("compare") else None
-        return cls(
-            verify=given("verify"),
-            bench=given("bench"),
-            case_sets=tuple(given("cases")) or ("smoke",),
-            cases=_cases(config),
-            shard=_shard(config),
-            state_dict=str(here / given("state-dict")) if given("state-dict") else None,
-            only=tuple(given("only")),
-            require=tuple(given("require")),
-            devices=tuple(given("device")) or ("cpu",),
-            implementations=(
-                *(here / path for path in given("implementations")),
-                *config.getini("ecornn_implementations"),
-            ),
-            baselines=tuple(given("baseline")),
-            budget=given("budget"),
-            pairs=given("pairs"),
-            compare=compare,
-            limits=_limits(config),
-            strict=given("strict") or config.getini("ecornn_strict"),
-            profile=given("profile") or ("quick" if given("bench") else "default"),
-            seed=seed_of(config),
-            report=here / given("report"),
-            resume=given("resume"),
-            isolate=given("isolate") or given("ray") is not None,
-            timeout=given("timeout"),
-            memory_bytes=int(given("memory") * 2**30) if given("memory") else None,
-        )
-
-
-def _cases(config: pytest.Config) -> tuple[str, ...]:
-    """Raises UsageError where named sets are to run with given weights, which have their sizes."""
-    if not config.getoption("--ecornn-state-dict"):
-        return tuple(config.getoption("--ecornn-case"))
-    if sets := config.getoption("--ecornn-cases"):
-        raise pytest.UsageError(f"--ecornn-state-dict expected --ecornn-case beside it, got --ecornn-cases {sets[0]}")
-    return tuple(config.getoption("--ecornn-case")) or (DEFAULT_CASE_OF_STATE_DICT,)
-
-
-def _shard(config: pytest.Config) -> Shard | None:
-    text = config.getoption("--ecornn-shard")
-    try:
-        return None if text is None else parse_shard(text)
-    except ValueError as error:
-        raise pytest.UsageError(f"--ecornn-shard: {error}") from error
-
-
-def _limits(config: pytest.Config) -> Thresholds:
-    """The ini-file's and then the command line's, which wins. Raises UsageError for what the gate cannot use."""
-    has_report, given = config.getoption("--ecornn-compare"), config.getoption("--ecornn-fail-slower")
-    if has_report and not config.getoption("--ecornn-bench"):
-        raise pytest.UsageError("--ecornn-compare compares times: expected --ecornn-bench beside it")
-    if given and not has_report:
-        raise pytest.UsageError("--ecornn-fail-slower expected --ecornn-compare FILE beside it, to be slower than")
-    if config.getoption("--ecornn-strict") and not has_report:
-        raise pytest.UsageError("--ecornn-strict expected --ecornn-compare FILE beside it, to be strict about")
-    for source, texts in (("ecornn_fail_slower", config.getini("ecornn_fail_slower")), ("--ecornn-fail-slower", given)):
-        try:
-            Thresholds(texts)
-        except ValueError as error:
-            raise pytest.UsageError(f"{source}: {error}") from error
-    return Thresholds([*config.getini("ecornn_fail_slower"), *given])
+    @property
+    def setup(self) -> dict[str, Any]:
+        """What rows of two runs must share to stand side by side, by field; without what is None."""
+        setups = ((name, declared.setup, getattr(self, name)) for name, declared in self.declared().items())
+        return {name: setup(value) for name, setup, value in setups if setup is not None and value is not None}
 
 
 def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("ecornn", "verified benchmarks of recurrent layers")
-    for name, settings in OPTIONS:
-        group.addoption(name, **settings)
+    for declared in Options.declared().values():
+        group.addoption(declared.flag, **declared.settings)
     parser.addini(
         "ecornn_implementations",
         "Files or folders of implementations, as --ecornn-implementations takes them, relative to the ini-file.",
@@ -352,25 +465,6 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("ecornn_fail_slower", "Limits as --ecornn-fail-slower takes them, one a line.", type="linelist", default=[])
 
 
-# What a run must do. Without a run they are an error even as defaults in addopts, where other options are only not used.
-_DEMANDS = (
-    "verify",
-    "bench",
-    "cases",
-    "case",
-    "state-dict",
-    "only",
-    "require",
-    "compare",
-    "fail-slower",
-    "strict",
-    "resume",
-    "shard",
-)
-_SELFCHECK_OPTION = "--ecornn-correct-cases"
-_ALSO_OF_SELFCHECK = (_SELFCHECK_OPTION, "--ecornn-seed")
-
-
 def is_active(config: pytest.Config) -> bool:
     """Whether one of the flags was given; without them the plugin does nothing."""
     return bool(config.getoption("--ecornn-verify") or config.getoption("--ecornn-bench"))
@@ -378,27 +472,26 @@ def is_active(config: pytest.Config) -> bool:
 
 def check_is_run(config: pytest.Config) -> None:
     """Raises UsageError where options of ours are asked for, but nothing of ours is to run."""
-    for name in _asked_options(config):
-        flag = "--ecornn-selfcheck" if name == _SELFCHECK_OPTION else "--ecornn-verify or --ecornn-bench"
-        raise pytest.UsageError(f"{name} expected {flag} beside it, without which it does nothing")
+    for asked in _asked_options(config):
+        raise pytest.UsageError(f"{asked.flag} expected {asked.modes[0].value} beside it, without which it does nothing")
 
 
 def is_selfcheck(config: pytest.Config) -> bool:
     """Whether the harness is to try itself. Raises UsageError where it is to do something else as well, or try nothing."""
     if not config.getoption("--ecornn-selfcheck"):
         return False
-    for name in _asked_options(config):
-        if name not in ("--ecornn-selfcheck", *_ALSO_OF_SELFCHECK):
-            raise pytest.UsageError(f"--ecornn-selfcheck tries the harness alone: expected no {name}")
-    if (wanted := config.getoption(_SELFCHECK_OPTION)) < 1:
-        raise pytest.UsageError(f"{_SELFCHECK_OPTION} must be a number over 0, got {wanted}")
+    for asked in _asked_options(config):
+        if Mode.SELFCHECK not in asked.modes:
+            raise pytest.UsageError(f"--ecornn-selfcheck tries the harness alone: expected no {asked.flag}")
+    for declared in Options.declared().values():
+        if Mode.SELFCHECK in declared.modes:
+            declared.parse(declared, config)
     return True
 
 
-def _asked_options(config: pytest.Config) -> Iterator[str]:
+def _asked_options(config: pytest.Config) -> Iterator[Option]:
     """Options that were typed, or that say what to run, and are not as they are by default."""
     typed = {str(argument).partition("=")[0] for argument in config.invocation_params.args}
-    for name, settings in OPTIONS:
-        default = settings.get("default", False if "action" in settings else None)
-        if (name in typed or name.removeprefix("--ecornn-") in _DEMANDS) and config.getoption(name) != default:
-            yield name
+    for declared in Options.declared().values():
+        if (declared.flag in typed or declared.is_demand) and declared.raw(config) != declared.default:
+            yield declared

@@ -266,18 +266,9 @@ class RunSession:
     def comparability_key(self) -> dict[str, Any]:
         """Set-up that rows of two runs must share to stand side by side: what shaped them, and the implementations' sources."""
         options = self.options
-        checksums = {name: sources.checksum(found.path) for name, found in self.found.items()}
-        shaped = {"budget": options.budget, "pairs": options.pairs, "profile": options.profile}
-        return {"baselines": list(options.baselines), **shaped, **self._selection, "sources": checksums}
-
-    @property
-    def _selection(self) -> dict[str, Any]:
-        """The selection of a run's rows. A report's settings and the confidence of its intervals hold for all of them."""
-        options = self.options
         cases = sorted(map(str, self.cases)) if options.cases else sorted(options.case_sets)
-        selected = {"only": sorted(options.only), "devices": sorted(options.devices)}
-        shard = {"shard": str(options.shard)} if options.shard else {}
-        return {"mode": "bench" if options.bench else "verify", "cases": cases, **selected, **shard}
+        checksums = {name: sources.checksum(found.path) for name, found in self.found.items()}
+        return {"mode": "bench" if options.bench else "verify", "cases": cases, **options.setup, "sources": checksums}
 
     @property
     def settings(self) -> dict[str, Any]:

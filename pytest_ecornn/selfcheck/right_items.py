@@ -19,7 +19,7 @@ from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
 from pytest_ecornn.run.items.drawn_items import DrawnItem, PropertyItem
 from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.selfcheck import planting
-from pytest_ecornn.selfcheck.trial_session import TrialOptions, TrialSession
+from pytest_ecornn.selfcheck.trial_session import TRIAL, TrialSession
 
 _KINDS_OF_A_LAYER = 2  # cells in a dtype that a run draws for each layer of `correct/`
 _ROW_SECONDS = 0.02  # of a timed row
@@ -41,7 +41,7 @@ def right_items(seed: int, num_cases: int) -> list[CheckItem]:
     implementations = {found: supported(found) for found in right_implementations()}
     drawn_items = [(found, base) for found, bases in implementations.items() for base in _drawn_bases(found, bases, seed)]
     examples = ceil(num_cases / max(1, len(drawn_items)))
-    options = TrialOptions(budget=_ROW_SECONDS, seed=seed)
+    options = replace(TRIAL, budget=_ROW_SECONDS, seed=seed)
     items: list[CheckItem] = [
         FalseAlarmItem(TrialSession(options), found, base, number=_number(seed, found, base), examples=examples)
         for found, base in drawn_items

@@ -20,7 +20,7 @@ from pytest_ecornn.run.items.drawn_items import DrawnItem, PropertyItem
 from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.selfcheck import planting
 from pytest_ecornn.selfcheck.planting import Expectation
-from pytest_ecornn.selfcheck.trial_session import TrialOptions, TrialSession
+from pytest_ecornn.selfcheck.trial_session import TRIAL, TrialSession
 from pytest_ecornn.verification.outcomes import CheckFailed
 
 PACKAGES = {"fault": planting.MUTANTS, "cheat": planting.EXPLOITS}
@@ -146,13 +146,13 @@ def explored(planted: Planted, profile: str, seed: int = 0) -> Row:
 def item(planted: Planted, profile: str, seed: int = 0) -> CheckItem:
     """The test item that is to fail on drawn cases."""
     kind = PropertyItem if planted.needs_properties else _Drawn
-    own = TrialSession(TrialOptions(profile, seed=seed))
+    own = TrialSession(replace(TRIAL, profile=profile, seed=seed))
     return kind(own, planted.found, replace(planted.base, mode="inference"), number=seed)
 
 
 def timed(planted: Planted, seed: int = 0, seconds: float = CHEAT_SECONDS) -> Row:
     """The row of one case, finished: timed beside a plain loop, or its properties checked. The contents are the seed's."""
-    own, case = TrialSession(TrialOptions(budget=seconds, seed=seed)), replace(planted.base, seed=seed)
+    own, case = TrialSession(replace(TRIAL, budget=seconds, seed=seed)), replace(planted.base, seed=seed)
     if planted.needs_properties:
         return PropertyItem(own, planted.found, case, is_fixed=True).finished()
     return BenchmarkItem(own, planted.found, case).finished()

@@ -13,20 +13,11 @@ from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import CONFIDENCE
 from pytest_ecornn.run.discovery import ImplementationInfo
+from pytest_ecornn.run.options import Options
 from pytest_ecornn.run.process import WorkerProcess
 from pytest_ecornn.verification.verification import Candidate
 
-
-@dataclass(frozen=True)
-class TrialOptions:
-    """budget: seconds for which a row is timed."""
-
-    profile: str = "quick"
-    budget: float = 0.0
-    pairs: int = 1
-    seed: int = 0
-    bench: bool = False
-    require: tuple[str, ...] = ()
+TRIAL = Options(profile="quick", budget=0.0, pairs=1)  # of what a trial times, as little as can be
 
 
 class NoLock:
@@ -50,7 +41,7 @@ class AnySupport:
 class TrialSession:
     """Implements `item_session.ItemSession`."""
 
-    options: TrialOptions = TrialOptions()
+    options: Options = TRIAL
     current: Row | None = None
     lock: NoLock = field(default_factory=NoLock)
     beside: str = ""

@@ -10,7 +10,7 @@ import torch
 
 from pytest_ecornn import contract
 from pytest_ecornn.run.discovery import discover
-from pytest_ecornn.run.options import OPTIONS
+from pytest_ecornn.run.options import Options
 from pytest_ecornn.verification.properties import properties
 from tests.helpers.foreign import QUICK, QUIET, Foreign
 from tests.tools import readme
@@ -79,7 +79,7 @@ def test_the_readme_lists_every_implementation() -> None:
 
 
 def test_options_case_names_and_properties_in_the_documents_exist_and_are_complete() -> None:
-    known = {name for name, _ in OPTIONS}
+    known = {option.flag for option in Options.declared().values()}
     assert {option for page in PAGES for option in re.findall(r"--ecornn-[\w-]*\w", text(page))} <= known
     tokens = {*contract._FLAGS, *(value for values in contract._CHOICES.values() for value in values)}
     assert tokens <= set(re.findall(r"`(\w+)`", text("docs/cli.md")))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ecornn.run.options import OPTIONS
+from pytest_ecornn.run.options import Options
 from tests.tools import architecture_drawing, option_tables
 
 ROOT = Path(__file__).parents[2]
@@ -60,18 +60,10 @@ def test_tables_and_lists_are_rendered(site: Path) -> None:
 def test_the_option_tables_hold_every_option_and_are_current() -> None:
     page = (DOCS / "cli.md").read_text()
     tables = option_tables.options()
-    assert re.findall(r"^\| `(--[\w-]+)", tables, re.M) == [
-        f"--ecornn-{name}" for names in option_tables.GROUPS.values() for name in names
-    ]
-    assert {name for name, _ in OPTIONS} == set(re.findall(r"^\| `(--[\w-]+)", tables, re.M))
+    flags = [option.flag for option in Options.declared().values()]
+    assert re.findall(r"^\| `(--[\w-]+)", tables, re.M) == flags
     assert tables in page, "run make docs"
     assert option_tables.ini_values() in page, "run make docs"
-
-
-def test_an_option_without_a_group_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(option_tables, "GROUPS", {"Timing": option_tables.GROUPS["Timing"]})
-    with pytest.raises(ValueError, match="--ecornn-bench"):
-        option_tables.options()
 
 
 def test_the_architecture_is_drawn_as_the_import_rules_say() -> None:
