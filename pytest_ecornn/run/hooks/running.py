@@ -31,7 +31,7 @@ from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.run.items.unsupported_items import Grouping, row_item
 from pytest_ecornn.run.process import worker_input
 from pytest_ecornn.run.processes.controller import ignore_closed_channel
-from pytest_ecornn.run.processes.worker_threads import WorkerThreads
+from pytest_ecornn.run.processes.worker import WorkerThreads
 from pytest_ecornn.run.session import RunSession
 from pytest_ecornn.run.suites import is_narrowed, select_suites
 from pytest_ecornn.system import interruption, machine, user_folder

@@ -1,4 +1,4 @@
-"""pytest's hooks in a worker that is replaced when it dies: what it leaves to be read then, and when it makes way."""
+"""pytest's hooks in a worker of pytest-xdist: what it leaves to be read when it dies, when it makes way, and its threads."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pytest_ecornn.run.process import WorkerProcess, worker_input
 from pytest_ecornn.run.session import RunSession
+from pytest_ecornn.run.suites import is_timed_node
+from pytest_ecornn.system import machine
+from pytest_ecornn.system.gpus.host_share import HostShare
 from pytest_ecornn.system.last_words import CrashReport
 
 
 class Worker:
-    """stack: the file to which stacks are written."""
+    """Of a worker that is replaced when it dies. stack: the file to which stacks are written."""
 
     def __init__(self, config: pytest.Config, session: RunSession):
         given = worker_input(config)
@@ -30,3 +34,20 @@ class Worker:
         if self._process.is_spoilt:
             self._process.stop()
         return (yield)
+
+
+class WorkerThreads:
+    """Sets torch's threads before each row: its share of the cores for a proof, all cores of the process for a timed row.
+
+    Workers prove side by side; those of one GPU, or of a CPU, time one after the other.
+    """
+
+    def __init__(self, config: pytest.Config, share: HostShare | None):
+        self._timing = torch.get_num_threads()
+        machine.limit_threads_per_worker(config, share.count if share else 1)
+        self._proving = torch.get_num_threads()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if self._proving != self._timing:
+            torch.set_num_threads(self._timing if is_timed_node(item.nodeid) else self._proving)

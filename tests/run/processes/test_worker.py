@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn.run.processes.worker_threads import WorkerThreads
+from pytest_ecornn.run.processes.worker import WorkerThreads
 from pytest_ecornn.system import machine
 from pytest_ecornn.system.gpus.host_share import HostShare
 
