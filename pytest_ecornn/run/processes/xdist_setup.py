@@ -11,6 +11,8 @@ import pytest
 
 from pytest_ecornn.run.suites import is_narrowed
 
+# pytest-benchmark's options for what it measured, which is nothing in workers.
+_USES_OF_BENCHMARKS = ("json", "save", "autosave", "compare", "histogram", "only")
 _NEEDED = {"xdist": "pytest-xdist", "timeout": "pytest-timeout"}
 
 
@@ -52,7 +54,7 @@ def _may_have_workers(config: pytest.Config) -> bool:
     is_watched = setting.usepdb or setting.trace or setting.collectonly
     is_part = bool(config.getoption("--ecornn-case")) or is_narrowed(config)
     is_own = config.args_source == pytest.Config.ArgsSource.ARGS or bool(config.invocation_params.plugins)
-    is_kept = any(str(argument).startswith("--benchmark") for argument in config.invocation_params.args)
+    is_kept = any(getattr(setting, f"benchmark_{name}", None) for name in _USES_OF_BENCHMARKS)
     return not (is_placed or is_watched or is_part or is_own or is_kept)
 
 

@@ -83,12 +83,12 @@ def test_cases_of_one_gpu_or_of_the_cpu_too_have_the_workers_of_one_gpu(devices:
     assert auto_worker_count(devices) == 12
 
 
-def configuration(devices: tuple[str, ...] = ("cuda",), arguments: tuple[str, ...] = (), **options: Any) -> Any:
+def configuration(devices: tuple[str, ...] = ("cuda",), **options: Any) -> Any:
     """What `configure_gpu_run` sees of pytest's."""
     core = {"usepdb": False, "trace": False, "collectonly": False, "maxworkerrestart": None}
     option = SimpleNamespace(**{"numprocesses": None, "dist": "no", "tx": [], "distload": False, **core, **options})
     given = {"--ecornn-device": devices, "--ecornn-case": options.get("case", [])}
-    invocation = SimpleNamespace(args=arguments, plugins=options.get("plugins"))
+    invocation = SimpleNamespace(plugins=options.get("plugins"))
     has_xdist = SimpleNamespace(hasplugin=lambda name: options.get("has_xdist", True))
     source = options.get("source", pytest.Config.ArgsSource.TESTPATHS)
     return SimpleNamespace(
@@ -120,7 +120,8 @@ def test_a_run_on_a_gpu_has_workers_by_default(devices: tuple[str, ...]) -> None
         {"lf": True},
         {"plugins": [object()]},
         {"source": pytest.Config.ArgsSource.ARGS},
-        {"arguments": ("--benchmark-json=times.json",)},
+        {"benchmark_json": "times.json"},
+        {"benchmark_only": True},
         {"has_xdist": False},
     ],
 )
