@@ -30,7 +30,8 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def selfcheck(**options: Any) -> SelfCheckPlugin:
     given = SimpleNamespace(keyword="", markexpr="", lf=False, **options)
     config: Any = SimpleNamespace(option=given, args_source=pytest.Config.ArgsSource.ARGS, args=[], getoption=lambda name: 100)
-    config.stash, config.ecornn_worker = pytest.Stash(), {run_seed.INPUT_KEY: SEED}
+    config.stash = pytest.Stash()
+    config.stash[run_seed._KEY] = SEED
     return SelfCheckPlugin(config)
 
 

@@ -26,12 +26,12 @@ def lost_node(cores: int = 8, gpus: int = 0, sharers: int = 2) -> Any:
 @pytest.fixture
 def controller(tmp_path: Any) -> ClusterController:
     options = SimpleNamespace(timeout=5.0, memory_bytes=None, bench=False)
-    session = SimpleNamespace(shared_folder=tmp_path, options=options, found={})
     found = SimpleNamespace(name="mine", path=tmp_path / "mine.py")
     item = SimpleNamespace(
         found=found, case=samples.CASE, rerun=lambda case, timed: rerun_command("mine", [case], is_timed=timed)
     )
-    return ClusterController(SimpleNamespace(session=session, item=lambda nodeid: item))  # type: ignore[arg-type]
+    session = SimpleNamespace(shared_folder=tmp_path, options=options, found={}, item=lambda nodeid: item)
+    return ClusterController(session)  # type: ignore[arg-type]
 
 
 def test_a_row_is_run_again_until_it_has_lost_three_hosts(controller: ClusterController) -> None:
