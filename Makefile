@@ -42,13 +42,13 @@ lint: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -qq --constraint constraints.txt hatchling
+	$(BIN)/python -m pip install -qq --constraint constraints.txt setuptools wheel
 	$(BIN)/python -m pip install -qq --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	touch $(STAMP)
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip install -qq --constraint constraints-oldest.txt hatchling
+	$(OLDEST)/bin/python -m pip install -qq --constraint constraints-oldest.txt setuptools wheel
 	$(OLDEST)/bin/python -m pip install -qq --constraint constraints-oldest.txt --no-build-isolation --editable '.[test]'
 	touch $@
 

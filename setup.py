@@ -1,0 +1,17 @@
+"""The packages and their folders: implementations/ and suites/ are packages within pytest_ecornn once they are installed.
+
+Everything else is in pyproject.toml, which cannot give a folder found by a pattern another name.
+"""
+
+from setuptools import find_namespace_packages, setup
+
+FOLDERS = {f"pytest_ecornn.{name}": name for name in ("implementations", "suites")}
+
+setup(
+    packages=[
+        *find_namespace_packages(include=["pytest_ecornn*"]),
+        *FOLDERS,
+        *(f"{package}.{name}" for package, folder in FOLDERS.items() for name in find_namespace_packages(folder)),
+    ],
+    package_dir={"": ".", **FOLDERS},
+)
