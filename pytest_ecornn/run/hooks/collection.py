@@ -12,7 +12,8 @@ import pytest
 from pytest_ecornn.run.hooks.benchmark_plugin import BenchmarkPlugin
 from pytest_ecornn.run.items.unsupported_items import UnsupportedItem, row_item
 from pytest_ecornn.run.session import ROW_FIXTURES, RunSession
-from pytest_ecornn.run.suites import SUITES, label_of_node
+from pytest_ecornn.run.suites import label_of_node
+from pytest_ecornn.system.package_folders import SUITES
 
 _SELFCHECK = SUITES / "test_selfcheck.py"
 
