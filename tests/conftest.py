@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 
 from pytest_ecornn.system.locking import MachineLock
 from tests.helpers.reporting.browser import browser, open_file  # noqa: F401 - fixtures
+from tests.helpers.requirements import lacks_its_gpu
 from tests.helpers.whole_suite import IS_TEST_ALL, SEED, left_out, seed_of
 from tests.simulator import clusters_on_cpu, launch_memo
 
 _COUNTS = pytest.StashKey[Counter[str]]()  # of all workers
+_OF_EACH_WORKER = ("left out", "need a GPU")  # what all of them count alike
 _GPU_LOCK = Path(tempfile.gettempdir()) / f"pytest-ecornn-tests-{os.getuid() if hasattr(os, 'getuid') else 'all'}.lock"
 _TESTS = Path(__file__).parent
 _SECONDS = 300  # of a test; rows of the suites have no limit here, since one of the profile "thorough" may take longer
@@ -57,6 +59,15 @@ def pytest_configure(config: pytest.Config) -> None:
     patch.setattr(tempfile, "tempdir", None)
     config.add_cleanup(folder.cleanup)
     config.add_cleanup(patch.undo)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
+    """Makes none of the parameters of a test whose GPU is not there, unless ECORNN_GPU_TESTS asks for them."""
+    if os.environ.get("ECORNN_GPU_TESTS") or not lacks_its_gpu(obj):
+        return None
+    collector.config.stash[_COUNTS]["need a GPU"] += 1
+    return []
 
 
 def pytest_report_header() -> str | None:
@@ -106,9 +117,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: Any) -> None:
     counts, others = node.config.stash[_COUNTS], Counter(getattr(node, "workeroutput", {}).get("counts", {}))
-    most = max(counts.pop("left out", 0), others.pop("left out", 0))  # by each worker the same
+    same = {name: max(counts.pop(name, 0), others.pop(name, 0)) for name in _OF_EACH_WORKER}
     counts.update(others)
-    counts["left out"] = most
+    counts.update(same)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -120,3 +131,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         )
     if counts["left out"]:
         terminalreporter.write_line(f"{counts['left out']} tests are left out: make test-all runs them too")
+    if counts["need a GPU"]:
+        terminalreporter.write_line(
+            f"{counts['need a GPU']} test functions need another GPU: ECORNN_GPU_TESTS=1 makes their parameters too"
+        )

@@ -14,9 +14,15 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ 
 needs_nvrtc = pytest.mark.skipif(
     compiler.nvrtc_unavailable_reason() is not None, reason=str(compiler.nvrtc_unavailable_reason())
 )
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
-needs_hopper = pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() != HOPPER, reason="no Hopper GPU on this machine"
-)
+CAPABILITY = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+needs_gpu = pytest.mark.skipif(CAPABILITY == (0, 0), reason="no CUDA device on this machine")
+needs_ampere = pytest.mark.skipif(CAPABILITY < (8, 0), reason="no GPU of compute capability 8.0")
+needs_hopper = pytest.mark.skipif(CAPABILITY != HOPPER, reason="no Hopper GPU on this machine")
+OF_GPUS = [one.mark for one in (needs_gpu, needs_ampere, needs_hopper)]
 HAS_BFLOAT16_LSTM = torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # on a CPU
 needs_bfloat16_lstm = pytest.mark.skipif(not HAS_BFLOAT16_LSTM, reason="torch.nn.LSTM needs AVX-512 for bfloat16")
+
+
+def lacks_its_gpu(test: object) -> bool:
+    """Whether a test function can only skip, for want of a GPU."""
+    return any(mark in OF_GPUS and mark.args[0] for mark in getattr(test, "pytestmark", []))

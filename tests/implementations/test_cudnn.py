@@ -28,8 +28,8 @@ from pytest_ecornn.reference.precision import current, fp32_precision
 from pytest_ecornn.reference.rounding import Rounding
 from pytest_ecornn.verification.calls import run
 from pytest_ecornn.verification.verification import Candidate, failure_message
+from tests.helpers.requirements import needs_gpu
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 CUDA = torch.device("cuda")
 CASES = (
     "lstm-T9-B4-I5-H16-L2-float32-bidirectional-batchfirst-ragged-state-training",
@@ -134,7 +134,7 @@ def test_the_known_defects_of_one_version_are_refused(name: str, is_wrong: bool,
     assert Cudnn().unsupported(Case.parse(name), CUDA) is None
 
 
-@needs_cuda
+@needs_gpu
 @pytest.mark.parametrize("name", [LSTM_DEFECT, RNN_DEFECT])
 def test_what_is_refused_as_a_defect_is_one(name: str) -> None:
     case = Case.parse(name)
@@ -291,7 +291,7 @@ def test_what_is_required_of_a_device_is_supported_there(kind: type[Implementati
         assert required.has_kind(case) is supported
 
 
-@needs_cuda
+@needs_gpu
 @pytest.mark.parametrize("name", [*CASES, *CASES_16_BIT])
 def test_agrees_with_the_reference_on_a_gpu(name: str) -> None:
     case = Case.parse(f"{name}-cuda")
@@ -302,7 +302,7 @@ def test_agrees_with_the_reference_on_a_gpu(name: str) -> None:
     assert "copies" not in candidate.implementation.notes()
 
 
-@needs_cuda
+@needs_gpu
 @pytest.mark.parametrize("mode", ["", "-training"])
 def test_tf32_is_coarser_than_ieee_whatever_the_process_allows(mode: str, process_precision: str) -> None:
     errors = {}
@@ -317,7 +317,7 @@ def test_tf32_is_coarser_than_ieee_whatever_the_process_allows(mode: str, proces
     assert current("rnn") == process_precision
 
 
-@needs_cuda
+@needs_gpu
 def test_training_keeps_the_leaves_and_their_values() -> None:
     case = Case.parse("lstm-T8-B8-H64-float32-cuda-training")
     weights = contents.make_weights(case)
@@ -326,7 +326,7 @@ def test_training_keeps_the_leaves_and_their_values() -> None:
     assert all(parameter.is_leaf and torch.equal(parameter, before[name]) for name, parameter in weights.items())
 
 
-@needs_cuda
+@needs_gpu
 def test_persistent_algorithm_is_named() -> None:
     implementation, case = Cudnn(), Case.parse("lstm-T32-B16-H512-float16-cuda")
     implementation.build(case, contents.make_weights(case))

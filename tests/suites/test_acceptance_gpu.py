@@ -30,6 +30,7 @@ from pytest_ecornn.suites.promises.planted import SpinKernelModel
 from pytest_ecornn.system import machine
 from pytest_ecornn.verification.verification import Candidate
 from tests.helpers.fake_graphs import CountingClock, built, fake_graph
+from tests.helpers.requirements import needs_gpu
 
 SMALL = Case.parse("lstm-T3-B2-H5-float32")
 CPU = torch.device("cpu")
@@ -320,7 +321,7 @@ def test_the_note_is_written_after_every_step(tmp_path: Path, monkeypatch: pytes
     assert "called slower" in note.read_text()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+@needs_gpu
 @pytest.mark.gpu_alone
 def test_all_parts_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = "lstm-T8-B4-H64-float32-cuda"

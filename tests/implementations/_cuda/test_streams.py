@@ -9,9 +9,8 @@ from pytest_ecornn.implementations._common.recurrent_problem import MathMode, Pr
 from pytest_ecornn.implementations._cuda.streams import launch_concurrently
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.heuristics import fits_both_directions, select_config
+from tests.helpers.requirements import needs_gpu
 from tests.simulator.clusters_on_cpu import H200
-
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 @pytest.mark.parametrize(("hidden", "batch", "fits"), [(256, 8, True), (256, 64, False), (512, 24, True), (512, 56, False)])
@@ -29,7 +28,7 @@ def test_a_grid_has_the_device_for_itself() -> None:
     assert not fits_both_directions(form, H200)
 
 
-@needs_cuda
+@needs_gpu
 def test_on_a_gpu_what_comes_after_waits_for_all() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     wide, found = torch.randn(4096, 4096, device=device), [torch.zeros((), device=device) for _ in range(2)]
@@ -52,7 +51,7 @@ def test_on_a_gpu_what_comes_after_waits_for_all() -> None:
     assert len(set(streams)) == 2
 
 
-@needs_cuda
+@needs_gpu
 def test_on_a_gpu_one_that_fails_leaves_the_stream_in_order() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     made = torch.zeros((), device=device)

@@ -33,7 +33,7 @@ from tests.helpers.persistent import (
     with_weights,
 )
 from tests.helpers.persistent_grid import A100, ARITHMETICS, NOT_CHECKED, NOT_PUBLISHED, PRECISIONS, assert_it_fits
-from tests.helpers.requirements import needs_compiler
+from tests.helpers.requirements import needs_ampere, needs_compiler
 from tests.simulator import clusters_on_cpu
 from tests.simulator.clusters_on_cpu import H200
 
@@ -219,11 +219,6 @@ def test_where_some_threads_give_up_all_end(rounds: int, monkeypatch: pytest.Mon
 # On a GPU.
 
 
-needs_gpu = pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0), reason="no GPU of compute capability 8.0"
-)
-
-
 @pytest.fixture
 def no_clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every layer lies in a grid, forward and backward."""
@@ -234,7 +229,7 @@ def no_clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     clusters_on_cpu.forget()
 
 
-@needs_gpu
+@needs_ampere
 @pytest.mark.usefixtures("no_clusters")
 @pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16, FLOAT32, TF32], ids=["float16", "bfloat16", "float32", "tf32"])
 @pytest.mark.parametrize("cell", CELLS)
@@ -248,7 +243,7 @@ def test_on_a_gpu_the_kernel_passes_the_rule(cell: str, precision: dict[str, str
     expect_right(case)
 
 
-@needs_gpu
+@needs_ampere
 @pytest.mark.usefixtures("no_clusters")
 def test_on_a_gpu_a_lost_packet_raises_and_does_not_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     right = kernel._GRID_SOURCES[True]
