@@ -16,8 +16,7 @@ from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
 from pytest_ecornn.suites import forms_gpu
 from pytest_ecornn.verification import calls, verification
-from tests.helpers.persistent import on_cpu, small, verdicts
-from tests.helpers.persistent_grid import A100
+from tests.helpers.persistent import A100, on_cpu, small, verdicts
 from tests.helpers.requirements import needs_compiler, needs_hopper
 from tests.simulator.clusters_on_cpu import H200
 

@@ -28,13 +28,14 @@ from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.suites import soak_gpu
 from pytest_ecornn.suites.promises.jitter import jittered
 from pytest_ecornn.suites.promises.repeats import Repeated, Tally, repeat
-from tests.helpers import persistent, persistent_grid
+from tests.helpers import persistent
 from tests.helpers.kernel_forms import copied, source_of, variants
 from tests.helpers.persistent import plant_fault
 from tests.helpers.requirements import needs_compiler, needs_hopper, needs_nvrtc
+from tests.helpers.simulated_kernels import KERNELS, Seen
 from tests.simulator.clusters_on_cpu import H200, Broken, ClustersOnCpu
 
-on_cpu, on_cpu_over_the_grid, sizes = persistent.on_cpu, persistent_grid.on_cpu, persistent_grid.sizes
+on_cpu = persistent.on_cpu  # a fixture
 IN_CLUSTERS = [
     Case.parse(text) for text in ("lstm-T4-B9-H40-float16-ragged-state-training", "gru-T3-B2-H9-float32-bidirectional-training")
 ]
@@ -164,9 +165,9 @@ def test_there_are_random_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_compiler
-@pytest.mark.usefixtures("on_cpu_over_the_grid")
 def test_over_the_grid_random_waits_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    repeated_alike_by_every_seed(OVER_THE_GRID, monkeypatch)
+    with KERNELS["grid"].running({}, Seen()):
+        repeated_alike_by_every_seed(OVER_THE_GRID, monkeypatch)
 
 
 # The commands.

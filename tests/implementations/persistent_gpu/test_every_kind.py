@@ -10,8 +10,7 @@ from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
 from pytest_ecornn.suites.sanitized import _best
-from tests.helpers.persistent import small, verdicts
-from tests.helpers.persistent_grid import A100
+from tests.helpers.persistent import A100, small, verdicts
 from tests.helpers.requirements import needs_compiler
 from tests.simulator import clusters_on_cpu
 from tests.simulator.clusters_on_cpu import H200

@@ -15,7 +15,7 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.implementations import persistent_gpu
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode
 from pytest_ecornn.implementations._cuda.launch import Launch
-from pytest_ecornn.implementations.persistent_gpu import forward, kernel, single_step
+from pytest_ecornn.implementations.persistent_gpu import kernel, single_step
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, get_plan
 from pytest_ecornn.implementations.persistent_gpu.single_step import (
@@ -25,8 +25,9 @@ from pytest_ecornn.implementations.persistent_gpu.single_step import (
     select_single_step,
 )
 from pytest_ecornn.verification import calls
-from tests.helpers.persistent import ARITHMETICS, CELLS, expect_right, expect_seen, on_cpu, small, verdicts
-from tests.helpers.requirements import needs_compiler, needs_hopper
+from tests.helpers.persistent import ARITHMETICS, on_cpu, small, verdicts
+from tests.helpers.requirements import needs_compiler
+from tests.helpers.simulated_kernels import CELLS, KernelRun, runs
 from tests.simulator.clusters_on_cpu import ClustersOnCpu
 
 __all__ = ["on_cpu"]  # a fixture
@@ -84,52 +85,16 @@ def test_a_plan_counts_the_weights_of_its_widest_layer(tracks: int, expected: bo
     assert plan.is_single_step is expected
 
 
-class Counted(dict[str, int]):
-    def once_of(self, *given: Any) -> Any:
-        self["once"] = self.get("once", 0) + 1
-        return _ONCE_OF(*given)
-
-
-_ONCE_OF = forward.get_single_step_kernel
-
-
-@pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
-    found = Counted()
-    monkeypatch.setattr(forward, "get_single_step_kernel", found.once_of)
-    return found
-
-
 @needs_compiler
-@pytest.mark.usefixtures("on_cpu")
-@pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"hidden_size": 40, "batch": 9, "has_state": True},
-        {"hidden_size": 24, "batch": MAX_SEQUENCES + 13, "has_state": True},
-        {"hidden_size": 33, "input_size": 70, "dtype": "bfloat16", "bias": False},
-        {"layers": 2, "bidirectional": True, "has_state": True, "batch_first": True, "dtype": "float32", "hidden_size": 90},
-        {"hidden_size": 64, "input_size": 64, "dtype": "float32", "precision": "tf32", "ragged": True, "has_state": True},
-        {"hidden_size": 18, "layout": "strided", "has_state": True},
-        {"hidden_size": 18, "layout": "offset", "has_state": True},
-    ],
+    "run",
+    runs("once gru-T{2-B3-I6-H9-float16,1-B129-I6-H9-float16,1-B3-H9-float16-projected,1-B3-I6-H9-float16-training}"),
+    ids=str,
 )
-def test_the_kernel_passes_the_rule(cell: str, options: dict[str, Any], counted: Counted) -> None:
-    case = small(cell, **{"steps": 1, "mode": "inference", "dtype": "float16", **options})
-    assert verdicts(case) == []
-    assert counted["once"] == case.layers * case.directions
-
-
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
-@pytest.mark.parametrize(
-    "options",
-    [{"steps": 2}, {"batch": 129}, {"projected": True, "input_size": 0}, {"mode": "training"}],
-)
-def test_else_it_is_not_taken(options: dict[str, Any], counted: Counted) -> None:
-    assert verdicts(small("gru", **{"steps": 1, "mode": "inference", "dtype": "float16", **options})) == []
-    assert not counted
+def test_else_it_is_not_taken(run: KernelRun) -> None:
+    with run.running() as seen:
+        assert run.failed() == []
+    assert run.kernel.source not in seen.launched
 
 
 @pytest.mark.usefixtures("on_cpu")
@@ -172,34 +137,3 @@ def test_a_launch_that_gave_up_before_is_told_of() -> None:
     with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cpu is wrong"):
         verdicts(case)
     assert verdicts(case) == []
-
-
-KERNEL = "persistent_once"
-FAULTS = {
-    "another row's gate": (KERNEL, "(r % GATES) * HIDDEN + unit", "(r % GATES) + unit"),
-    "the first K tile of each warp alone": ("skinny_gemm.cuh", "first += BATCH_K_TILES * WARPS * K_TILE", "first += SIZE"),
-    "sums are not waited for": (KERNEL, "__syncthreads();", ";"),
-    "the other bias": (KERNEL, "bias_at(params.bias_hh, GRU_N, unit)", "bias_at(params.bias_ih, GRU_N, unit)"),
-    "states of the first eight sequences": (KERNEL, "block / BLOCKS * 8", "0"),
-}
-
-
-@pytest.mark.test_all(keep=3)
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
-@pytest.mark.parametrize("fault", FAULTS)
-def test_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"steps": 1, "hidden_size": 20, "batch": 12, "input_size": 2100}
-    case = small("gru", **sizes, mode="inference", dtype="float16", has_state=True)
-    expect_seen(case, monkeypatch, *FAULTS[fault])
-
-
-@needs_hopper
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "tf32"])
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize(("hidden", "batch"), [(1, 1), (33, 16), (650, 5), (1024, 1), (1024, 8), (2048, 16)])
-def test_on_a_gpu_the_kernel_passes_the_rule(cell: str, dtype: str, hidden: int, batch: int) -> None:
-    precise = {"dtype": "float32", "precision": "tf32"} if dtype == "tf32" else {"dtype": dtype}
-    sizes = {"steps": 1, "hidden_size": hidden, "input_size": hidden, "batch": batch, "layers": 2}
-    case = small(cell, **sizes, **precise, mode="inference", has_state=True, device="cuda")
-    assert expect_right(case).notes().startswith("one step alone: ")

@@ -1,0 +1,295 @@
+"""persistent_gpu's ops: what they take and refuse, their gradients, and what torch asks of them, on clusters of a CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_ecornn.cases import contents
+from pytest_ecornn.implementations._common.recurrent_problem import GATES
+from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
+from pytest_ecornn.implementations.persistent_gpu.ops import run
+from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
+from pytest_ecornn.verification import calls
+from tests.helpers import persistent
+from tests.helpers.persistent import layer_of, small, verdicts
+from tests.helpers.requirements import needs_compiler
+from tests.simulator.clusters_on_cpu import ClustersOnCpu
+
+on_cpu = persistent.on_cpu  # a fixture
+PROJECTED = RNNOptions("lstm", batch_first=False, bidirectional=False, projected=True, tf32=False)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_weights_at_an_odd_address_are_read_all_the_same() -> None:
+    torch.manual_seed(0)
+    gates, weight = torch.randn(4, 2, 40).half(), torch.randn(10 * 40 + 1).half()[1:].view(40, 10)
+    found = run(gates, (), [None, weight, None, None], None, PROJECTED)
+    wanted = run(gates, (), [None, weight.clone(), None, None], None, PROJECTED)
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_backward_weights_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses: list[set[int]] = []
+
+    def seen(kernel: Any, launch: Any, passed: list[int]) -> None:
+        addresses.append(set(passed))
+        launched(kernel, launch, passed)
+
+    def gradients(weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        output = run(gates, (), [None, weight, None, None], None, PROJECTED)[0]
+        return torch.autograd.grad(output, [gates, weight], torch.ones_like(output))
+
+    launched = ClustersOnCpu._run
+    monkeypatch.setattr(ClustersOnCpu, "_run", seen)
+    torch.manual_seed(0)
+    gates = torch.randn(4, 2, 36).half().requires_grad_()
+    weight = torch.randn(36 * 9 + 1).half()[1:].view(36, 9).requires_grad_()
+    found = gradients(weight)
+    assert weight.data_ptr() in addresses[-1]
+    assert all(
+        torch.equal(one, other) for one, other in zip(found, gradients(weight.detach().clone().requires_grad_()), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((0, 3, 4), "T, B and H of at least 1"),
+        ((2, 0, 4), "T, B and H of at least 1"),
+        ((2, 3, 0), "T, B and H of at least 1"),
+        ((2**30, 1, 256), r"T and G \* B \* H below 2\^30, got "),
+        ((1, 2**20, 256), r"T and G \* B \* H below 2\^30, got "),
+    ],
+)
+def test_nothing_and_more_than_32_bits_can_say_are_refused(sizes: tuple[int, int, int], message: str) -> None:
+    shape = persistent_kernel.Shape("lstm", *sizes, batch_first=False)
+    with pytest.raises(ValueError, match=f"expected {message}"):
+        persistent_kernel.compile_layer(shape, KernelSpec(torch.half, torch.device("cpu")))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"weight_ih": (40, 6)},
+            r"expected weight_ih as \(40, 5\) of torch.float16 on cpu, got \(40, 6\) of torch.float16 on cpu",
+        ),
+        ({"weight_hh": (10, 40)}, r"expected first_h as \(1, 3, 40\)"),
+        ({"weight_hh": (20, 10)}, r"expected weight_hh as \(40, 10\) of torch.float16 on cpu, got \(20, 10\)"),
+        ({"bias_ih": (41,)}, r"expected bias_ih as \(40,\)"),
+        ({"first": [(1, 10, 3), (1, 3, 10)]}, r"expected first_h as \(1, 3, 10\)"),
+        ({"first": [(1, 3, 10)]}, "expected no initial state of lstm, or 2, got 1"),
+        ({"x": (3, 5)}, r"three dimensions, got lstm and \(3, 5\)"),
+        ({"lengths": (2,)}, r"expected lengths as \(3,\) of torch.int64 on cpu, got \(2,\) of torch.float16"),
+        ({"more": (2,)}, "expected weight_ih, weight_hh, bias_ih, bias_hh of each layer and direction, got 5 parameters"),
+    ],
+    ids=lambda of: "" if isinstance(of, str) else next(iter(of)),
+)
+def test_wrong_shapes_are_refused(changed: dict[str, Any], message: str) -> None:
+    sizes = {"x": (2, 3, 5), "weight_ih": (40, 5), "weight_hh": (40, 10), "bias_ih": (40,), "bias_hh": (40,), **changed}
+    first = tuple(torch.zeros(size).half() for size in sizes.pop("first", [(1, 3, 10), (1, 3, 10)]))
+    x, *weights = (torch.zeros(size).half() for name, size in sizes.items() if name != "lengths")
+    lengths = torch.zeros(changed["lengths"]).half() if "lengths" in changed else None
+    with pytest.raises(ValueError, match=message):
+        run(x, first, weights, lengths, RNNOptions("lstm", False, False, False, False))
+
+
+def test_parameters_that_are_missing_and_pre_activations_of_another_width_are_refused() -> None:
+    x, weights = torch.zeros(2, 3, 40).half(), [None, torch.zeros(40, 10).half(), None, None]
+    with pytest.raises(ValueError, match=r"expected weight_ih as \(40, 40\), got None"):
+        run(x, (), weights, None, PROJECTED._replace(projected=False))
+    with pytest.raises(ValueError, match=r"expected pre-activations of width 40, got \(2, 3, 39\)"):
+        run(x[..., 1:], (), weights, None, PROJECTED)
+    with pytest.raises(ValueError, match=r"expected weight_ih as None"):
+        run(x, (), [weights[1], *weights[1:]], None, PROJECTED)
+
+
+def test_other_types_and_devices_are_refused() -> None:
+    shape, cpu = persistent_kernel.Shape("lstm", 3, 2, 4, False), torch.device("cpu")
+    with pytest.raises(ValueError, match=r"expected one of torch.bfloat16, torch.float16, torch.float32, got torch.float64"):
+        persistent_kernel.compile_layer(shape, KernelSpec(torch.float64, cpu))
+    with pytest.raises(ValueError, match="on cpu: runs on a CUDA device"):
+        persistent_kernel.compile_layer(shape, KernelSpec(torch.half, cpu))
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_relu"])
+def test_the_ops_are_what_torch_asks_of_ops(cell: str) -> None:
+    x, *weights = small_tensors(cell)
+    first = [torch.randn(4, 2, 10).half().requires_grad_() for _ in range(2 if cell == "lstm" else 1)]
+    given = (x, first, weights, torch.tensor([3, 1]), cell, False, True, False, False)
+    outcome = torch.library.opcheck(torch.ops.pytest_ecornn.persistent_forward.default, given)
+    assert set(outcome.values()) == {"SUCCESS"}, outcome
+
+
+def small_tensors(cell: str) -> list[torch.Tensor]:
+    """x [3, 2, 10] and the parameters of two layers in two directions of H 10."""
+    wide, generator = GATES[cell] * 10, torch.Generator().manual_seed(1)
+    of_track = [(wide, 10), (wide, 10), (wide,), (wide,)]
+    above = [(wide, 20), *of_track[1:]]
+    sizes = [(3, 2, 10), *of_track, *of_track, *above, *above]
+    return [torch.randn(size, generator=generator).half().requires_grad_() for size in sizes]
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_relu"])
+def test_observed_or_not_results_and_gradients_are_the_same(cell: str) -> None:
+    class Looking(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    def call() -> list[torch.Tensor]:
+        found = run(x, (), weights, None, RNNOptions(cell, False, True, False, False))
+        return [*found, *torch.autograd.grad([one.sum() for one in found], [x, *weights])]
+
+    seen: list[str] = []
+    x, *weights = small_tensors(cell)
+    unseen = call()
+    with Looking():
+        assert all(torch.equal(one, other) for one, other in zip(unseen, call(), strict=True))
+    ours = [name.split(".")[1] for name in seen if "ecornn" in name]
+    assert ours == ["persistent_forward_keeping", "persistent_backward"]
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("options", [{}, {"layers": 2, "bidirectional": True}, {"has_state": True, "ragged": True}])
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_a_compiled_layer_is_one_graph_with_the_op_in_it(cell: str, options: dict[str, Any]) -> None:
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    seen: list[str] = []
+    torch._dynamo.reset()
+    problem = contents.problem(small(cell, mode="inference", **options))
+    layer = layer_of(problem.case, problem.weights)
+    wanted = calls.run(layer, problem)
+    found = calls.run(torch.compile(layer, fullgraph=True, backend=backend), problem)
+    assert [name.split(".")[1] for name in seen if "ecornn" in name] == ["persistent_forward"]
+    assert wanted.keys() == found.keys()
+    assert all(torch.equal(one, found[name]) for name, one in wanted.items())
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_a_training_call_plans_what_it_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: set[KernelSpec] = set()
+    plan = persistent_kernel.compile_layer
+
+    def seen(shape: Any, kind: KernelSpec) -> Any:
+        planned.add(kind)
+        return plan(shape, kind)
+
+    monkeypatch.setattr(persistent_kernel, "compile_layer", seen)
+    assert verdicts(small("lstm", ragged=True, mode="training", dtype="float16")) == []
+    assert {(kind.is_backward, kind.saves_for_backward, kind.lengths) for kind in planned} == {
+        (False, True, True),
+        (True, False, False),
+    }
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_what_is_saved_is_unpacked_once_and_may_lie_elsewhere() -> None:
+    packed: list[torch.Tensor] = []
+    unpacked: list[int] = []
+
+    def pack(one: torch.Tensor) -> int:
+        packed.append(one.detach().clone())
+        return len(packed) - 1
+
+    def unpack(number: int) -> torch.Tensor:
+        unpacked.append(number)
+        return packed[number].clone()
+
+    x, *weights = small_tensors("lstm")
+    how = RNNOptions("lstm", False, True, False, False)
+    wanted = torch.autograd.grad(run(x, (), weights, None, how)[0].sum(), [x, *weights])
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        output = run(x, (), weights, None, how)[0].sum()
+    found = torch.autograd.grad(output, [x, *weights])
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+    assert sorted(unpacked) == list(range(len(packed)))
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_no_two_gradients_share_memory() -> None:
+    x, *weights = small_tensors("lstm")
+    output = run(x, (), weights, None, RNNOptions("lstm", False, True, False, False))[0]
+    found = torch.autograd.grad(output.sum(), [x, *weights])
+    assert len({one.data_ptr() for one in found}) == len(found)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_a_graph_that_is_kept_gives_its_gradients_twice() -> None:
+    x, *weights = small_tensors("lstm")
+    output = run(x, (), weights, None, RNNOptions("lstm", False, True, False, False))[0].sum()
+    first = torch.autograd.grad(output, [x, *weights], retain_graph=True)
+    assert all(torch.equal(one, other) for one, other in zip(first, torch.autograd.grad(output, [x, *weights]), strict=True))
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, at its first forward-mode gradient
+def test_what_has_no_gradient_of_that_kind_says_so() -> None:
+    x, *weights = small_tensors("gru")
+    how = RNNOptions("gru", False, True, False, False)
+    output = run(x, (), weights, None, how)[0]
+    with pytest.raises(RuntimeError, match="Batching rule not implemented for pytest_ecornn::persistent_backward"):
+        torch.autograd.grad(output, x, torch.ones(3, *output.shape).half(), is_grads_batched=True, retain_graph=True)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="persistent_forward has no forward-mode gradient"):
+        run(forward_ad.make_dual(x.detach(), x.detach()), (), weights, None, how)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("has_lengths", [False, True])
+@pytest.mark.parametrize(("bidirectional", "is_projected"), [(True, True), (False, True), (True, False)])
+def test_gradients_of_a_graph_are_those_of_the_kernels(has_lengths: bool, bidirectional: bool, is_projected: bool) -> None:
+    """A loop over time computes them there (double_backward.py), so that they have gradients."""
+    lengths = torch.tensor([3, 7, 1]) if has_lengths else None
+    directions, gates = 1 + bidirectional, 30
+    how = RNNOptions("gru", False, bidirectional, is_projected, False)
+    torch.manual_seed(3)
+    x = torch.randn(7, 3, directions * gates if is_projected else 5, requires_grad=True)
+    weights: list[torch.Tensor | None] = []
+    for _ in range(directions):
+        weight_ih = None if is_projected else torch.randn(gates, 5, requires_grad=True)
+        weights += [weight_ih, torch.randn(gates, 10).mul_(0.3).requires_grad_(), torch.randn(gates, requires_grad=True), None]
+    state = torch.randn(directions, 3, 10, requires_grad=True)
+    results = run(x, [state], weights, lengths, how)
+    loss = sum((one * one.detach().cos()).sum() for one in results)
+    inputs = [x, state, *(one for one in weights if one is not None)]
+    by_kernels = torch.autograd.grad(loss, inputs, retain_graph=True)
+    by_loop = torch.autograd.grad(loss, inputs, create_graph=True)
+    for one, other in zip(by_loop, by_kernels, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    second = torch.autograd.grad(sum(one.square().sum() for one in by_loop), inputs)
+    assert all(one.isfinite().all() and one.any() for one in second)
+
+
+def test_shapes_are_known_without_running() -> None:
+    with torch._subclasses.FakeTensorMode():
+        x, weight = torch.empty(7, 3, 40, dtype=torch.half), torch.empty(40, 10, dtype=torch.half)
+        output, *final = run(x, (), [None, weight, None, None], None, PROJECTED)
+        assert output.shape == (7, 3, 10)
+        assert [one.shape for one in final] == [(1, 3, 10), (1, 3, 10)]
+        output, *final = run(
+            x, (), [x.new_empty(10, 40), weight[:10], None, None] * 2, None, RNNOptions("rnn_relu", True, True, False, False)
+        )
+        assert (output.shape, [one.shape for one in final]) == ((7, 3, 20), [(2, 7, 10)])
