@@ -12,14 +12,14 @@ from typing import Any
 from rich.console import Console
 
 from pytest_ecornn.publishing.publish import publish
+from pytest_ecornn.regression import gate
+from pytest_ecornn.regression.gate_limits import Thresholds
 from pytest_ecornn.reporting import ReportError, gate_tables, unproven, write_reports
 from pytest_ecornn.reporting.console import page, side_by_side, summary
 from pytest_ecornn.reporting.stored.join import join, missing_shards
 from pytest_ecornn.reporting.stored.load import load_report, report_path
 from pytest_ecornn.reporting.stored.schema import report_schema
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.regression import gate
-from pytest_ecornn.results.regression.gate_limits import Thresholds
 from pytest_ecornn.suites.published import stored as published
 from pytest_ecornn.system import machine
 

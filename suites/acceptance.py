@@ -28,9 +28,9 @@ from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.measurement.measurement import Arm, measure
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reference.loop import ReferenceLoop
+from pytest_ecornn.regression import gate
+from pytest_ecornn.regression.gate_limits import Thresholds
 from pytest_ecornn.results.journal import read
-from pytest_ecornn.results.regression import gate
-from pytest_ecornn.results.regression.gate_limits import Thresholds
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import Ratio, pair_noise, paired_ratio
 from pytest_ecornn.system import memory

@@ -14,6 +14,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from pytest_ecornn.system import child_processes
+from pytest_ecornn.verification.calls import WrongResult
+from pytest_ecornn.verification.guards import ambient
+from pytest_ecornn.verification.guards.setting import GlobalSetting, cannot_be_put_back
+
 
 class _Device(NamedTuple):
     """The event type and the functions that time a GPU."""
@@ -28,6 +33,7 @@ class _Device(NamedTuple):
 
 _Event: Any = torch.cuda.Event
 _BOUND = _Device(_Event, torch.cuda.synchronize, perf_counter, _Event.record, _Event.synchronize, _Event.elapsed_time)
+_CHILD = GlobalSetting("a child process", child_processes.has_children, cannot_be_put_back)
 
 
 class Timer(Protocol):
@@ -113,6 +119,33 @@ def equivalence_margins(devices: Iterable[str]) -> str:
     has_gpu = any(device.startswith("cuda") for device in devices)
     as_called = f"{CudaEventTimer.equivalence_margin if has_gpu else WallTimer.equivalence_margin:.0%}"
     return f"{as_called}, device only {CudaGraphTimer.equivalence_margin:.1%}" if has_gpu else as_called
+
+
+class SettingsClock:
+    """A clock that raises WrongResult where a stretch of calls leaves a setting other than it was before the first.
+
+    A layer could change one for its own blocks, or for its baseline's. Settings are read when the clock has stopped, a few
+    microseconds each. Untimed calls are watched too, so that a layer which puts all back at the end of its block is seen in the
+    middle of it.
+    """
+
+    def __init__(self, clock: Timer) -> None:
+        self.name, self.equivalence_margin = clock.name, clock.equivalence_margin
+        self._clock = clock
+        self._snapshot: ambient.Snapshot | None = None
+
+    def time(self, calls: Sequence[Callable[[], Any]]) -> float:
+        """Returns the wrapped clock's time, which stops before the settings are read."""
+        if self._snapshot is None:
+            self._snapshot = ambient.Snapshot([*ambient.quick(), _CHILD])
+        seconds = self._clock.time(calls)
+        for _, _, change in self._snapshot.changes():
+            raise WrongResult(f"{change}, while blocks of calls alternate")
+        return seconds
+
+    def host_us(self, calls: Sequence[Callable[[], Any]]) -> float | None:
+        """Returns the wrapped clock's `host_us`."""
+        return self._clock.host_us(calls)
 
 
 class RecordedTimer:

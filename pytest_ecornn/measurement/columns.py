@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 
 from pytest_ecornn.cases.contents import valid_steps
 from pytest_ecornn.measurement import cost_bounds, roofline
-from pytest_ecornn.measurement.clocks import Timer
+from pytest_ecornn.measurement.clocks import SettingsClock, Timer
 from pytest_ecornn.measurement.measurement import Timeable, measure
+from pytest_ecornn.measurement.noise.bounds import TimedBlockBounds, is_disturbed
+from pytest_ecornn.measurement.noise.watch import Watch
 from pytest_ecornn.measurement.roofline import Ceilings
-from pytest_ecornn.measurement.settings_clock import SettingsClock
-from pytest_ecornn.measurement.watch import Watch
 from pytest_ecornn.results import statistics
-from pytest_ecornn.results.disturbance import is_disturbed
-from pytest_ecornn.results.quiet_bounds import TimedBlockBounds
 from pytest_ecornn.results.rows import BaselineRatio, Disturbance, Timing
 from pytest_ecornn.results.statistics import CONFIDENCE, Ratio
 from pytest_ecornn.system.sensors import GpuTelemetry

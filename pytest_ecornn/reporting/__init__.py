@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from pytest_ecornn.regression.gate import RegressionReport
 from pytest_ecornn.reporting import benchmark_json, csv_report, files, html, json_report, markdown
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.json_report import read_report
 from pytest_ecornn.reporting.pictures import summary
 from pytest_ecornn.reporting.standing import unproven
-from pytest_ecornn.results.regression.gate import RegressionReport
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.run_info import RunInfo
 

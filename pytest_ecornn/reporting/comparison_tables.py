@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+from pytest_ecornn.measurement.noise.bounds import describe
 from pytest_ecornn.reporting import answer, standing
 from pytest_ecornn.reporting.markdown_syntax import escape, table
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.disturbance import describe
 from pytest_ecornn.results.rows import BaselineRatio, Row, Timing
 
 _DETAILS = (

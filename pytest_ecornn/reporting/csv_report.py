@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from pytest_ecornn.contract import Declared
+from pytest_ecornn.measurement.noise.bounds import describe
 from pytest_ecornn.reporting import standing
-from pytest_ecornn.results.disturbance import describe
 from pytest_ecornn.results.formatting import printable
 from pytest_ecornn.results.rows import BaselineRatio, Row, Timing
 

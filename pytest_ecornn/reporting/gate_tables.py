@@ -11,11 +11,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from pytest_ecornn.regression.gate import DISTURBED, RegressionFinding, RegressionReport, StatusChange
 from pytest_ecornn.reporting import standing
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.regression.gate import DISTURBED, RegressionFinding, RegressionReport, StatusChange
 from pytest_ecornn.results.statistics import Ratio
 
 _HEADER = (

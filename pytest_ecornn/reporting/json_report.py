@@ -14,9 +14,9 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pytest_ecornn.regression.gate import RegressionReport
 from pytest_ecornn.reporting import files, standing
 from pytest_ecornn.reporting.files import ReportError
-from pytest_ecornn.results.regression.gate import RegressionReport
 from pytest_ecornn.results.rows import SCHEMA_VERSION, Row
 from pytest_ecornn.results.run_info import RunInfo, check_fingerprint
 from pytest_ecornn.results.score import MutationScore

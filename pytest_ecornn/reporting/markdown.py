@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from pytest_ecornn.measurement.noise.bounds import describe
+from pytest_ecornn.regression.gate import RegressionReport
 from pytest_ecornn.reporting import answer_table, boundary_sizes, comparison_tables, failures, gate_tables, standing
 from pytest_ecornn.reporting.answer import Answer, answers
 from pytest_ecornn.reporting.markdown_syntax import code_block, document, escape, table
 from pytest_ecornn.reporting.terminal import certainty_lines, summary_lines
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.disturbance import describe
-from pytest_ecornn.results.regression.gate import RegressionReport
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.run_info import RunInfo
 

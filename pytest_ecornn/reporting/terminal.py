@@ -10,10 +10,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from pytest_ecornn.measurement.noise.bounds import describe, is_disturbed
 from pytest_ecornn.reporting import answer, standing
 from pytest_ecornn.reporting.answer_table import STYLES, CaseName
 from pytest_ecornn.results import formatting, statistics
-from pytest_ecornn.results.disturbance import describe, is_disturbed
 from pytest_ecornn.results.rows import AGAIN, Row, Timing
 
 __all__ = ["by_reason", "certainty_lines", "failure_lines", "rows_table", "summary_lines"]

@@ -18,8 +18,8 @@ from pytest_ecornn.measurement.clocks import Timer
 from pytest_ecornn.measurement.columns import TimingColumn
 from pytest_ecornn.measurement.measurement import Arm, Timeable, measure
 from pytest_ecornn.measurement.pool import InputPool
-from pytest_ecornn.results.regression import gate
-from pytest_ecornn.results.regression.gate import RegressionFinding, RegressionReport
+from pytest_ecornn.regression import gate
+from pytest_ecornn.regression.gate import RegressionFinding, RegressionReport
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.run.error_origin import describe_error

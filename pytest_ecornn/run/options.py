@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn.results.regression.gate_limits import Thresholds
+from pytest_ecornn.regression.gate_limits import Thresholds
 from pytest_ecornn.results.shard import Shard, parse_shard
 
 MIN_PAIRS = 8  # statistics.MIN_PAIRS, which would import NumPy

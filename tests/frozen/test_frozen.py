@@ -24,9 +24,9 @@ import pytest_ecornn.nn.functional
 from pytest_ecornn import contract, hookspecs, nn, plugin, reporting
 from pytest_ecornn.cases.case_sets import case_set
 from pytest_ecornn.contract import Case, Declared, cells
+from pytest_ecornn.regression import gate
 from pytest_ecornn.reporting import benchmark_json, csv_report, json_report
 from pytest_ecornn.results import journal, score
-from pytest_ecornn.results.regression import gate
 from pytest_ecornn.results.rows import WORDS, Row
 from pytest_ecornn.run.discovery import ENTRY_POINT_GROUP, discover
 from pytest_ecornn.system import cache, machine

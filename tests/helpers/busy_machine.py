@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from pytest_ecornn.measurement.watched_clock import AddressRange
-from pytest_ecornn.results.quiet_bounds import TimedBlockBounds
+from pytest_ecornn.measurement.noise.bounds import TimedBlockBounds
+from pytest_ecornn.measurement.noise.waits import TimedSpan
 from pytest_ecornn.results.rows import Disturbance
 
 _STEP, _SLICE, _BALANCING, _SETTLING = 2.5e-5, 4e-3, 20e-3, 8e-3
@@ -72,7 +72,7 @@ class Arm:
     def blocks(self, found: Disturbance) -> TimedBlockBounds:
         return TimedBlockBounds.of(self.times_us, self.lost, self.delayed, found)
 
-    def _call(self, machine: Scheduler) -> AddressRange:
+    def _call(self, machine: Scheduler) -> TimedSpan:
         steps = {_CALLER: 0, _WORKER: 0}
         start, layer = machine.now, self._layer
         for _ in range(layer.units):
@@ -85,4 +85,4 @@ class Arm:
         wall = machine.now - start
         caller, worker = (count * _STEP for count in steps.values())
         used = caller + max(0.0, worker + machine.random.uniform(-_TICK, _TICK))  # a running worker's is counted at ticks
-        return AddressRange(wall, 2 * wall - caller - worker, used, wall - caller, caller, stale=_TICK)
+        return TimedSpan(wall, 2 * wall - caller - worker, used, wall - caller, caller, stale=_TICK)

@@ -26,14 +26,14 @@ roofline.measure_ceilings = lambda dtypes, device: roofline.Ceilings({1: 1e6}, {
 # Other tests run beside this: time in which another process runs is not counted, and no row is in doubt for it.
 QUIET = """
 from time import process_time
-from pytest_ecornn.run import baseline_times
-from pytest_ecornn.measurement.baseline_probe import BaselineProbe
+from pytest_ecornn.measurement.noise import baselines
+from pytest_ecornn.measurement.noise.baselines import BaselineProbe
 from pytest_ecornn.measurement.clocks import WallTimer
-from pytest_ecornn.system.machine_load import MachineLoad
+from pytest_ecornn.measurement.noise.load import MachineLoad
 WallTimer.time.__kwdefaults__["now"] = process_time
 MachineLoad.load = lambda self: None
 BaselineProbe.doubts = lambda self, beside: {}
-baseline_times.doubt = lambda rows: None
+baselines.compare_with_own_rows = lambda rows: None
 """
 
 

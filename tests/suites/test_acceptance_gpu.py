@@ -18,10 +18,10 @@ import torch
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement.measurement import Arm
+from pytest_ecornn.measurement.noise import bounds
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import Graph
 from pytest_ecornn.reference.loop import ReferenceLoop
-from pytest_ecornn.results import quiet_bounds
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites import acceptance_gpu
 from pytest_ecornn.suites.promises import agreement, captured, first_use, planted, verdicts
@@ -179,7 +179,7 @@ def test_a_trial_is_judged_as_a_row_is(monkeypatch: pytest.MonkeyPatch, text: st
         CapturedImplementation(Arm(candidate, pool), [fake_graph(candidate, pool) for _ in range(2)]) for _ in range(2)
     )
     monkeypatch.setattr(verdicts, "CudaGraphTimer", lambda device: CountingClock())
-    monkeypatch.setattr(quiet_bounds, "is_disturbed", lambda found: False)  # made-up times, beside real waits
+    monkeypatch.setattr(bounds, "is_disturbed", lambda disturbance: False)  # made-up times, beside real waits
     found = verdicts._judged(verdicts.Tally("sequential", text, verdicts.SAME), row, baseline, 3, 0.05)
     assert found.verdicts == Counter(same=3)
     assert found.ratios == pytest.approx([1.0] * 3)

@@ -27,10 +27,10 @@ from pytest_ecornn.implementations.torch_cpu import TorchCpu
 from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.measurement.columns import TimingColumn
 from pytest_ecornn.measurement.measurement import Arm, InputPool
+from pytest_ecornn.measurement.noise.bounds import describe, is_disturbed
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results import statistics
-from pytest_ecornn.results.disturbance import describe, is_disturbed
 from pytest_ecornn.system import memory
 from pytest_ecornn.verification.verification import Candidate
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from pytest_ecornn import reporting
-from pytest_ecornn.results.regression import gate
-from pytest_ecornn.results.regression.gate_limits import DEFAULT, Thresholds
+from pytest_ecornn.regression import gate
+from pytest_ecornn.regression.gate_limits import DEFAULT, Thresholds
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import paired_ratio
 from tests.helpers.reporting_samples import CASES, row, timing

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Column
 from rich.text import Text
 
+from pytest_ecornn.measurement.noise.bounds import describe as describe_disturbance
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.disturbance import describe as describe_disturbance
 from pytest_ecornn.results.rows import Row, Timing
 
 _MAX_CHARS = 200

@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.console import Console
 
+from pytest_ecornn.regression.gate import RegressionReport
 from pytest_ecornn.reporting import answer_table, boundary_sizes, gate_tables, standing, terminal
 from pytest_ecornn.reporting.answer import answers
 from pytest_ecornn.reporting.console import page
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.regression.gate import RegressionReport
 from pytest_ecornn.results.rows import Row
 
 _MAX_LISTED_ROWS = 16  # that are shown one by one below the answers

@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 
 from pytest_ecornn import reporting
+from pytest_ecornn.measurement.noise import baselines
+from pytest_ecornn.regression.gate import RegressionReport
 from pytest_ecornn.reporting import gate_tables, standing
 from pytest_ecornn.results import formatting, journal, score
 from pytest_ecornn.results.formatting import printable
-from pytest_ecornn.results.regression.gate import RegressionReport
 from pytest_ecornn.results.rows import Row
-from pytest_ecornn.run import baseline_times, resumption, run_seed
+from pytest_ecornn.run import resumption, run_seed
 from pytest_ecornn.run.gate_run import RegressionGate
 from pytest_ecornn.run.hooks.benchmark_plugin import check_loaded
 from pytest_ecornn.run.hooks.collection import Collection
@@ -180,7 +181,7 @@ class RunPlugin:
         if not self._journal.rows:
             return
         rows, is_cut_short = self._journal.rows, session.exitstatus == pytest.ExitCode.INTERRUPTED
-        baseline_times.doubt(rows)
+        baselines.compare_with_own_rows(rows)
         try:
             if self._gate:
                 self._compare(self._gate, rows, session)

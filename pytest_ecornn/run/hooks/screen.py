@@ -9,10 +9,10 @@ from typing import IO, Any, cast
 import pytest
 from rich.console import Console
 
+from pytest_ecornn.regression.gate import RegressionReport
 from pytest_ecornn.reporting.console import page, progress
 from pytest_ecornn.reporting.console.summary import print_summary
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.regression.gate import RegressionReport
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run import run_seed
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pytest_ecornn.contract import Unsupported
-from pytest_ecornn.measurement import baseline_probe, capture, clocks, cost_bounds
-from pytest_ecornn.measurement.baseline_probe import BaselineProbe
+from pytest_ecornn.measurement import capture, clocks, cost_bounds
 from pytest_ecornn.measurement.columns import TimingColumn
 from pytest_ecornn.measurement.measurement import Arm, freeze_living
+from pytest_ecornn.measurement.noise.baselines import BaselineProbe, apply_doubts
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results.rows import Row, Timing
@@ -64,8 +64,8 @@ class BenchmarkItem(NamedCaseItem):
         self._verify_kept(columns)
         row.timing = self._check_roofline(called.timing(ceilings, peak_bytes, host_us), ceilings)
         row.replay = self._check_roofline(replayed.timing(ceilings), ceilings) if replayed else None
-        baseline_probe.apply(doubts, row.timing)
-        baseline_probe.apply(doubts, row.replay)
+        apply_doubts(doubts, row.timing)
+        apply_doubts(doubts, row.replay)
         row.notes = "; ".join(filter(None, [candidate.implementation.notes(), *notes]))
 
     def baselines(self) -> tuple[list[Candidate], list[str]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from pytest_ecornn.system import machine
-from pytest_ecornn.system.own_waits import own_threads
+from pytest_ecornn.system.own_threads import own_threads
 
 _VARIABLE = "PYTEST_ECORNN_GPU"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"

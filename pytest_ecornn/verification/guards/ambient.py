@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pytest_ecornn.system.own_waits import own_threads
+from pytest_ecornn.system.own_threads import own_threads
 from pytest_ecornn.verification.guards import cuda_settings, process_settings, python_settings, torch_settings
 from pytest_ecornn.verification.guards.setting import GlobalSetting, attribute
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cache, partial
 
 from pytest_ecornn.system import child_processes, memory
-from pytest_ecornn.system.own_waits import own_threads
+from pytest_ecornn.system.own_threads import own_threads
 from pytest_ecornn.verification.guards.setting import GlobalSetting, cannot_be_put_back, differing_keys
 
 Thread = tuple[frozenset[int], int, int]  # its processors, niceness and policy

@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.measurement.clocks import WallTimer
+from pytest_ecornn.measurement.clocks import SettingsClock, WallTimer
 from pytest_ecornn.measurement.measurement import Arm
 from pytest_ecornn.measurement.pool import InputPool
-from pytest_ecornn.measurement.settings_clock import SettingsClock
 from pytest_ecornn.selfcheck._correct_layers import Loop
 from pytest_ecornn.system import child_processes, memory
 from pytest_ecornn.verification.calls import WrongResult

@@ -24,8 +24,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pytest_ecornn.results.disturbance import describe, is_disturbed
-from pytest_ecornn.results.quiet_bounds import ratio_of
+from pytest_ecornn.measurement.noise.bounds import describe, is_disturbed, ratio_of
 from pytest_ecornn.results.rows import BaselineRatio, Row, Timing
 from pytest_ecornn.results.statistics import Ratio
 

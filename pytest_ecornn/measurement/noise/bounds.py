@@ -1,4 +1,4 @@
-"""Bounds on the times and ratios that a quiet machine would have shown, from blocks that others disturbed.
+"""What is known of a column that others disturbed: whether they did, who, and bounds on the times of a quiet machine.
 
 A thread that waits for a processor delays its block by no more than its wait, and perhaps not at all: nobody may have waited
 for it. So a block would have taken its time less all waits at least. It would have taken its time at most, less what it stood
@@ -10,19 +10,71 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, sqrt
+from math import exp, inf, sqrt
 from statistics import median
 
 from pytest_ecornn.results import statistics
-from pytest_ecornn.results.disturbance import CALM, is_disturbed, knows_waits, outside_share
 from pytest_ecornn.results.rows import BaselineRatio, Disturbance, Timing
 from pytest_ecornn.results.statistics import CONFIDENCE, MIN_PAIRS, Ratio
 
+CALM = 0.05  # of a block's time: what its threads may wait, for others, in a block that counts as undisturbed
+_DISTURBED_BLOCKS = 0.1  # of all; a median does not feel fewer
+_OTHERS = 0.03  # of the processors that a row may use: what others take at least where threads wait for them
+_MENTIONED = 0.1  # of them: what others take where it is said, though no thread waited
+_UNSEEN = 0.2  # of our own work, by threads whose waits are not known
+_OUTSIDE = 0.05  # of the time: what the hypervisor or a quota may take, and others of a GPU
+_TICK_SECONDS = 0.01  # the system counts others' work by these
+_TICKS = 3.0  # a processor, by which a count may be off
 _MOST_LOST = 0.999  # of a block, so that its bounds are numbers
 _REFILLING = 0.1  # of a disturbed block's work, which fetching again what others drove from the caches may have cost
 _QUIET_NOISE = 0.05  # of a block, at least
 _DEVIATIONS = 4.4  # of the median of so many blocks, in standard deviations of one over the root of their number
 _UNBOUNDED = 7.0  # a thousandth to a thousand times: what too few blocks say
+
+
+def is_disturbed(disturbance: Disturbance | None) -> bool:
+    """Whether others may have shaped a column's times. Threads' waits alone do not tell: they wait for each other as well."""
+    if disturbance is None:
+        return False
+    is_waiting = disturbance.disturbed > _DISTURBED_BLOCKS * disturbance.blocks
+    least = _OTHERS if is_waiting else inf if knows_waits(disturbance) else _MENTIONED
+    return _others(disturbance) > least or outside_share(disturbance) > _OUTSIDE
+
+
+def knows_waits(disturbance: Disturbance) -> bool:
+    """Whether all of the threads were seen that may have waited."""
+    return disturbance.blocks > 0 and disturbance.unseen <= _UNSEEN
+
+
+def _others(disturbance: Disturbance) -> float:
+    """The share of the processors that other processes took; 0 where the system's counts are too coarse to tell."""
+    share = disturbance.others / max(1, disturbance.processors)
+    return share if share * disturbance.seconds > _TICKS * _TICK_SECONDS else 0.0
+
+
+def outside_share(disturbance: Disturbance) -> float:
+    """Share of every block's time lost to the hypervisor, a quota or other processes on the GPU, at most 1."""
+    return min(1.0, disturbance.stolen / max(1, disturbance.processors) + disturbance.throttled + disturbance.gpu)
+
+
+def describe(timing: Timing | None) -> str:
+    """One sentence on a column that others disturbed, or might have; empty for others."""
+    disturbance = timing.disturbance if timing else None
+    if disturbance is None or not (is_disturbed(disturbance) or _others(disturbance) > _MENTIONED):
+        return ""
+    used = [
+        (disturbance.others, f"other processes took {disturbance.others:.1f} of {_processors(disturbance.processors)}"),
+        (disturbance.stolen, f"the hypervisor took {disturbance.stolen:.1f} of {_processors(disturbance.processors)}"),
+        (disturbance.throttled, f"a quota held the process for {disturbance.throttled:.0%} of the time"),
+        (disturbance.gpu, f"other processes took {disturbance.gpu:.0%} of the GPU"),
+    ]
+    causes = ", ".join(words for amount, words in used if amount >= 0.05)
+    share = f"{disturbance.disturbed / max(1, disturbance.blocks):.0%}"
+    return f"{share} of blocks disturbed: {causes or 'threads waited for a processor'}"
+
+
+def _processors(count: int) -> str:
+    return f"{count} processor" if count == 1 else f"{count} processors"
 
 
 @dataclass(frozen=True)
@@ -35,17 +87,17 @@ class TimedBlockBounds:
 
     @classmethod
     def of(
-        cls, times_us: Sequence[float], lost: Sequence[float], delayed: Sequence[float], found: Disturbance | None
+        cls, times_us: Sequence[float], lost: Sequence[float], delayed: Sequence[float], disturbance: Disturbance | None
     ) -> TimedBlockBounds:
         """Builds the bounds from the shares of each block that others may have cost at most and for certain.
 
         All may have been lost, where nobody knows the waits. Raises ValueError where the shares are of other blocks.
         """
-        if found is None or not is_disturbed(found):
+        if disturbance is None or not is_disturbed(disturbance):
             return cls(times_us, times_us, is_certain=True)
-        if not lost or not knows_waits(found):
+        if not lost or not knows_waits(disturbance):
             lost, delayed = [1.0] * len(times_us), [0.0] * len(times_us)
-        outside = outside_share(found)
+        outside = outside_share(disturbance)
         shares = zip(times_us, lost, delayed, strict=True)
         bounds = [(time * (1 - _within(sure)), time * (1 - _at_most(share, outside))) for time, share, sure in shares]
         return cls([most for most, _ in bounds], [least for _, least in bounds])
@@ -96,9 +148,9 @@ class TimedBlockBounds:
 
 
 def ratio_of(timing: Timing, against: BaselineRatio, confidence: float) -> Ratio:
-    """Returns a column's ratio to one of its baselines, from their blocks. Raises ValueError as `Blocks.ratio_to` does."""
+    """A column's ratio to one of its baselines, from their blocks. Raises ValueError as `TimedBlockBounds.ratio_to` does."""
     own, baseline = (
-        TimedBlockBounds.of(one.samples_us, one.lost, one.delayed, timing.disturbance) for one in (timing, against)
+        TimedBlockBounds.of(blocks.samples_us, blocks.lost, blocks.delayed, timing.disturbance) for blocks in (timing, against)
     )
     return own.ratio_to(baseline, confidence)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ecornn.results.regression.gate_limits import DEFAULT, Thresholds
+from pytest_ecornn.regression.gate_limits import DEFAULT, Thresholds
 
 GIVEN = ["6%", "scan_cpu=3%", " lstm = 10 % ", "scan_cpu:mingru=2%", "device-only=1.5%", "scan_cpu:device-only=.5%"]
 

@@ -9,10 +9,10 @@ import pytest
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, State
-from pytest_ecornn.measurement import baseline_probe
-from pytest_ecornn.measurement.baseline_probe import Alone, BaselineProbe
 from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.measurement.measurement import Arm
+from pytest_ecornn.measurement.noise import baselines
+from pytest_ecornn.measurement.noise.baselines import Alone, BaselineProbe
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reporting import answer
 from pytest_ecornn.results.rows import BaselineRatio, Timing
@@ -64,8 +64,8 @@ def test_a_baseline_that_is_slow_by_turns_alone_is_doubted() -> None:
 def test_a_doubted_verdict_is_unclear_and_nothing_is_bold() -> None:
     against = BaselineRatio("loop", 1.0, 0.5, 0.49, 0.51, "faster", [1.0] * 8)
     timing = Timing(0.5, 0.49, 0.51, [0.5], 1, "", [against], 0, None, 1, 1, 1, 1, 0, 0)
-    baseline_probe.apply({"loop": "loop took 1.34 times as long"}, timing)
+    baselines.apply_doubts({"loop": "loop took 1.34 times as long"}, timing)
     assert (against.verdict, against.doubt) == ("unclear", "loop took 1.34 times as long")
-    baseline_probe.apply({"loop": "never"}, None)
+    baselines.apply_doubts({"loop": "never"}, None)
     entrant = answer.Entrant("mine", 0.5, 0.49, 0.51, (against,))
     assert not answer._is_slower(answer.Entrant("loop", 1.0, 0.9, 1.1), entrant)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from time import perf_counter, process_time
 
-from pytest_ecornn.system.own_waits import own_threads
+from pytest_ecornn.system.own_threads import usable_processors
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 _WORK, _STOLEN = (0, 1, 2, 5, 6), 7  # of a processor's line: user, nice, system, irq, softirq; steal
@@ -60,17 +59,6 @@ class MachineLoad:
         except (OSError, ValueError, IndexError):
             return None
         return (perf_counter(), process_time(), worked, stolen, sum(map(_throttled, self._throttles))) if own else None
-
-
-def usable_processors() -> set[int]:
-    """Numbers of those that any thread of this process may run on; the calling one may be bound to one of them."""
-    if not hasattr(os, "sched_getaffinity"):
-        return set()
-    usable = os.sched_getaffinity(0)
-    for thread in own_threads():
-        with suppress(OSError):  # it has just ended
-            usable |= os.sched_getaffinity(int(thread))
-    return usable
 
 
 def _cpu_stats(proc: Path, cgroups: Path) -> Iterator[Path]:

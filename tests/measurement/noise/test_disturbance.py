@@ -17,19 +17,17 @@ import pytest
 
 from pytest_ecornn.measurement.clocks import Timer, WallTimer
 from pytest_ecornn.measurement.columns import TimingColumn
-from pytest_ecornn.measurement.watch import Watch
-from pytest_ecornn.measurement.watched_clock import AddressRange, WatchedClock
+from pytest_ecornn.measurement.noise import load as load_by_others
+from pytest_ecornn.measurement.noise.baselines import compare_with_own_rows
+from pytest_ecornn.measurement.noise.bounds import TimedBlockBounds, describe, is_disturbed
+from pytest_ecornn.measurement.noise.load import MachineLoad
+from pytest_ecornn.measurement.noise.waits import OwnWaits, TimedSpan, Waited, WatchedClock, tick
+from pytest_ecornn.measurement.noise.watch import Watch
 from pytest_ecornn.reporting import csv_report, markdown
 from pytest_ecornn.reporting.console import progress
 from pytest_ecornn.reporting.terminal import summary_lines
-from pytest_ecornn.results.disturbance import describe, is_disturbed
-from pytest_ecornn.results.quiet_bounds import TimedBlockBounds
 from pytest_ecornn.results.rows import Disturbance, Row
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, paired_ratio, verdict
-from pytest_ecornn.run.baseline_times import doubt
-from pytest_ecornn.system import machine_load, own_waits
-from pytest_ecornn.system.machine_load import MachineLoad
-from pytest_ecornn.system.own_waits import OwnWaits
 from tests.helpers import busy_machine
 from tests.helpers.disturbance_samples import BUSY, QUIET
 from tests.helpers.reporting_samples import CASES, row, sample_run, timing
@@ -74,13 +72,13 @@ class TestOwnWaits:
         before = waits.read()
         (tasks / "2/schedstat").unlink()
         (tasks / "2").rmdir()
-        assert waits.since(before) == own_waits.Waited(0.0, 0.0, 0.0, others=1)
+        assert waits.since(before) == Waited(0.0, 0.0, 0.0, others=1)
         waits.close()
 
     def test_nothing_is_known_where_the_system_has_no_such_files(self, tmp_path: Path) -> None:
         waits = OwnWaits(tmp_path / "none")
         assert not waits.is_known
-        assert waits.since(waits.read()) == own_waits.Waited(0.0, 0.0, 0.0)
+        assert waits.since(waits.read()) == Waited(0.0, 0.0, 0.0)
 
     def test_no_file_stays_open(self) -> None:
         fds = Path("/proc/self/fd")
@@ -97,9 +95,9 @@ class TestMachineLoad:
     @pytest.fixture(autouse=True)
     def two_processors(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = [0.0, 0.0]
-        monkeypatch.setattr(machine_load, "usable_processors", lambda: {0, 2})
-        monkeypatch.setattr(machine_load, "perf_counter", lambda: self.now[0])
-        monkeypatch.setattr(machine_load, "process_time", lambda: self.now[1])
+        monkeypatch.setattr(load_by_others, "usable_processors", lambda: {0, 2})
+        monkeypatch.setattr(load_by_others, "perf_counter", lambda: self.now[0])
+        monkeypatch.setattr(load_by_others, "process_time", lambda: self.now[1])
         monkeypatch.setattr(os, "sysconf", lambda name: 100, raising=False)
 
     def test_others_are_what_our_processors_did_and_we_did_not(self, tmp_path: Path) -> None:
@@ -151,7 +149,7 @@ class TestMachineLoad:
     ],
 )
 def test_what_threads_wait_for_each_other_is_not_lost_to_others(wait: float, used: float, lost: float) -> None:
-    assert AddressRange(1.0, wait, used, 0.0, 0.0).lost(2) == pytest.approx(lost)
+    assert TimedSpan(1.0, wait, used, 0.0, 0.0).lost(2) == pytest.approx(lost)
 
 
 @pytest.mark.parametrize(
@@ -166,21 +164,21 @@ def test_what_threads_wait_for_each_other_is_not_lost_to_others(wait: float, use
 def test_a_process_of_which_nothing_runs_though_it_would_is_late(
     caller_wait: float, used: float, caller_used: float, delayed: float
 ) -> None:
-    assert AddressRange(1.0, caller_wait, used, caller_wait, caller_used).delayed == pytest.approx(delayed)
-    assert AddressRange(1.0, caller_wait + 0.2, used, caller_wait + 0.2, caller_used, 0.2).delayed == pytest.approx(delayed)
+    assert TimedSpan(1.0, caller_wait, used, caller_wait, caller_used).delayed == pytest.approx(delayed)
+    assert TimedSpan(1.0, caller_wait + 0.2, used, caller_wait + 0.2, caller_used, 0.2).delayed == pytest.approx(delayed)
 
 
 def test_work_that_is_counted_at_the_next_tick_hides_no_wait_and_proves_no_delay() -> None:
-    late = AddressRange(9.3e-3, 6.4e-3, 17.3e-3, 6.4e-3, 5.3e-3, 2.5e-3)  # by 4 ms of a thread that had run before
+    late = TimedSpan(9.3e-3, 6.4e-3, 17.3e-3, 6.4e-3, 5.3e-3, 2.5e-3)  # by 4 ms of a thread that had run before
     assert late.lost(2) == pytest.approx(1.3 / 9.3)
     assert replace(late, stale=4e-3).lost(2) == pytest.approx(5.3 / 9.3)
-    early = AddressRange(9.3e-3, 4e-3, 5.3e-3, 4e-3, 5.3e-3)  # another thread's work is not counted yet
+    early = TimedSpan(9.3e-3, 4e-3, 5.3e-3, 4e-3, 5.3e-3)  # another thread's work is not counted yet
     assert early.delayed == pytest.approx(4 / 9.3)
     assert replace(early, stale=4e-3).delayed == pytest.approx(0.0)
 
 
 def test_the_length_of_a_tick_is_known() -> None:
-    assert 1e-3 <= own_waits.tick() <= 1e-2
+    assert 1e-3 <= tick() <= 1e-2
 
 
 def test_the_clock_tells_the_time_of_the_calls_alone() -> None:
@@ -196,8 +194,8 @@ class TestColumn:
 
     def column(self, monkeypatch: pytest.MonkeyPatch, lost: float, found: Disturbance | None) -> tuple[TimingColumn, list[Any]]:
         monkeypatch.setattr(Watch, "disturbance", lambda self: found)
-        monkeypatch.setattr(AddressRange, "lost", lambda self, processors: lost)
-        monkeypatch.setattr(AddressRange, "delayed", 0.0)
+        monkeypatch.setattr(TimedSpan, "lost", lambda self, processors: lost)
+        monkeypatch.setattr(TimedSpan, "delayed", 0.0)
         arms: list[Any] = [Constant(1e-3), Constant(2e-3)]
         return TimingColumn(arms, Summing()), arms
 
@@ -414,7 +412,7 @@ class TestBaselineInItsOwnRow:
             row("a", CASES[0], timing=timing(100.0, {"base": 1000.0})),
             row("base", CASES[0], kind, timing=timing(own_us, {"base": own_us} if kind == "control" else {})),
         ]
-        doubt(rows)
+        compare_with_own_rows(rows)
         return rows
 
     @pytest.mark.parametrize("kind", ["benchmark", "control"])
@@ -434,6 +432,6 @@ class TestBaselineInItsOwnRow:
 
     def test_another_cases_row_says_nothing(self) -> None:
         rows = [row("a", CASES[0], timing=timing(100.0, {"base": 1000.0})), row("base", CASES[1], timing=timing(1.0, {}))]
-        doubt(rows)
+        compare_with_own_rows(rows)
         assert rows[0].timing is not None
         assert rows[0].timing.against[0].verdict == "faster"

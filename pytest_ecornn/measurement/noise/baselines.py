@@ -1,12 +1,13 @@
-"""A baseline's own time, without the candidate: before that is built and after its row. A layer may slow others for good.
+"""Whether a baseline takes as long beside a candidate as without it. Where not, something else than the two was measured.
 
-Where the two differ by more than a tenth, or where the baseline took far longer by turns with the candidate than alone, the row
-is unclear: something else than the two implementations was measured.
+`BaselineProbe` times it alone, before the candidate is built and after its row: a layer may slow others for good. A row is
+unclear where the two differ by more than a tenth, or where the baseline took far longer by turns with the candidate than alone.
+`compare_with_own_rows` looks at the end of a run at rows in which the baseline was the candidate itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -17,7 +18,8 @@ import torch
 from pytest_ecornn.measurement.clocks import Timer
 from pytest_ecornn.measurement.measurement import Arm, Timeable, gc_disabled
 from pytest_ecornn.measurement.pool import InputPool
-from pytest_ecornn.results.rows import Timing
+from pytest_ecornn.results.formatting import duration
+from pytest_ecornn.results.rows import Row, Timing
 from pytest_ecornn.verification.guards.background import ThreadGuard
 from pytest_ecornn.verification.verification import Candidate
 
@@ -26,6 +28,8 @@ MOST_BESIDE = 1.5  # by turns: a candidate's caches and sleeping threads are in 
 _BLOCKS, _FEW, _FEWEST = 8, 4, 2
 _SHARE = 0.01  # of a row's budget, for each time that a baseline is timed
 _TIMES = 3  # it is timed afterwards, where it seems to have changed: a disturbance ends, what a layer left behind does not
+_TIMES_ITS_OWN = 2.0  # what it takes in a row of its own
+_COLUMNS = ("timing", "replay")
 
 
 @dataclass(frozen=True)
@@ -59,24 +63,24 @@ class BaselineProbe:
     """
 
     def __init__(self, baselines: Sequence[Candidate], pool: InputPool, clock: Timer, threads: ThreadGuard, budget: float):
-        self._arms = [Arm(one, pool, threads=threads) for one in baselines]
+        self._arms = [Arm(baseline, pool, threads=threads) for baseline in baselines]
         self._clock, self._seconds = clock, _SHARE * budget
         with self._at_rest():
             for arm in self._arms:
                 arm.calibrate(clock)
             self._before = [self._quickest(arm) for arm in self._arms]
-        self._arms = [Arm(one.candidate, pool, one.seconds, one.calls, one.warmup_calls, threads=threads) for one in self._arms]
+        self._arms = [Arm(arm.candidate, pool, arm.seconds, arm.calls, arm.warmup_calls, threads=threads) for arm in self._arms]
 
     def doubts(self, beside: Sequence[Timeable]) -> dict[str, str]:
         """Why verdicts on a baseline are unclear, by its name. beside: the same baselines, as they took turns."""
-        found = {}
+        doubts = {}
         for arm, before, turns in zip(self._arms, self._before, beside, strict=True):
             name, after = arm.candidate.name, self._after(arm, before)
             if (ratio := after.ratio_to(before)) != 1.0:
-                found[name] = f"{name} took {ratio:.2f} times as long after the candidate was built and timed as before"
+                doubts[name] = f"{name} took {ratio:.2f} times as long after the candidate was built and timed as before"
             elif (ratio := _beside(turns.samples_us, before, after)) > MOST_BESIDE:
-                found[name] = f"{name} took {ratio:.2f} times as long by turns with the candidate as alone"
-        return found
+                doubts[name] = f"{name} took {ratio:.2f} times as long by turns with the candidate as alone"
+        return doubts
 
     def _after(self, arm: Arm, before: Alone) -> Alone:
         with self._at_rest():
@@ -101,7 +105,7 @@ class BaselineProbe:
         start, first = perf_counter(), self._time(arm)
         if perf_counter() - start > self._seconds:
             return first
-        return min(first, self._time(arm), key=lambda one: one.median)
+        return min(first, self._time(arm), key=lambda alone: alone.median)
 
     def _time(self, arm: Arm) -> Alone:
         """Eight blocks, or four where these take all the time that there is, or two where these take four times as much."""
@@ -117,11 +121,32 @@ class BaselineProbe:
 
 def _beside(samples_us: Sequence[float], before: Alone, after: Alone) -> float:
     """How many times as long as alone, at least."""
-    return Alone(list(samples_us)).middle[0] / max(one.middle[1] for one in (before, after))
+    return Alone(list(samples_us)).middle[0] / max(alone.middle[1] for alone in (before, after))
 
 
-def apply(doubts: dict[str, str], timing: Timing | None) -> None:
+def apply_doubts(doubts: dict[str, str], timing: Timing | None) -> None:
     """Makes the verdicts on doubtful baselines unclear, with the reason."""
-    for one in timing.against if timing else ():
-        if one.baseline in doubts:
-            one.make_doubtful(doubts[one.baseline])
+    for ratio in timing.against if timing else ():
+        if ratio.baseline in doubts:
+            ratio.make_doubtful(doubts[ratio.baseline])
+
+
+def compare_with_own_rows(rows: Iterable[Row]) -> None:
+    """Makes verdicts unclear, with the reason, whose baseline took twice what it took where it was the candidate itself."""
+    rows = list(rows)
+    for column in _COLUMNS:
+        for row, timing in _timed(rows, column):
+            for ratio in timing.against:
+                own_us = [own.time_us for other, own in _timed(rows, column) if _is_own_row(other, row, ratio.baseline)]
+                if own_us and ratio.time_us > _TIMES_ITS_OWN * min(own_us):
+                    here, alone = duration(ratio.time_us), duration(min(own_us))
+                    ratio.make_doubtful(f"{ratio.baseline} took {here} here and {alone} in its own row")
+
+
+def _timed(rows: list[Row], column: str) -> Iterator[tuple[Row, Timing]]:
+    return ((row, timing) for row in rows if (timing := getattr(row, column)) is not None)
+
+
+def _is_own_row(other: Row, row: Row, baseline: str) -> bool:
+    """Whether the baseline was the candidate there, on the same case."""
+    return other is not row and (other.implementation, other.case) == (baseline, row.case)

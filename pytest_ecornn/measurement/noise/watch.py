@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from pytest_ecornn.measurement.clocks import Timer
 from pytest_ecornn.measurement.measurement import Timeable
-from pytest_ecornn.measurement.watched_clock import WatchedClock
-from pytest_ecornn.results.disturbance import CALM
+from pytest_ecornn.measurement.noise.bounds import CALM
+from pytest_ecornn.measurement.noise.load import MachineLoad
+from pytest_ecornn.measurement.noise.waits import WatchedClock
 from pytest_ecornn.results.rows import Disturbance
 from pytest_ecornn.system.gpus.others import GpuOthers
-from pytest_ecornn.system.machine_load import MachineLoad
 
 _DIGITS = 4  # of a share that is stored
 
@@ -33,7 +33,7 @@ class Watch:
         self._device = arms[0].candidate.case.device
         self._load: MachineLoad | None = None
         self._gpu: GpuOthers | None = None
-        self._found: Disturbance | None = None
+        self._last: Disturbance | None = None
 
     def __enter__(self) -> Timer:
         """Starts the watch and returns the clock that times the column."""
@@ -42,7 +42,7 @@ class Watch:
 
     def __exit__(self, *error: object) -> None:
         """Ends what is noted, so that it says the same however late it is asked for."""
-        self._found = self.disturbance()
+        self._last = self.disturbance()
         self._load = None
         self._clock.close()
 
@@ -54,13 +54,13 @@ class Watch:
             waits.delayed.append(0.0 if is_gpu else round(self._clock.delayed, _DIGITS))
 
     def waits(self, arm: Timeable) -> Waits:
-        return next(waits for one, waits in zip(self._arms, self._waits, strict=True) if one is arm)
+        return next(waits for watched, waits in zip(self._arms, self._waits, strict=True) if watched is arm)
 
     def disturbance(self) -> Disturbance | None:
         """Returns the disturbance from the beginning until now; None where the system does not report it."""
         load = self._load.load() if self._load else None
         if load is None or self._gpu is None:
-            return self._found
+            return self._last
         others, stolen, throttled, gpu, unseen = (
             round(share, _DIGITS) for share in (load.others, load.stolen, load.throttled, self._gpu.share(), self._clock.unseen)
         )

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from pytest_ecornn import reporting
+from pytest_ecornn.regression import gate
+from pytest_ecornn.regression.gate_limits import Thresholds
 from pytest_ecornn.reporting import ReportError, gate_tables
-from pytest_ecornn.results.regression import gate
-from pytest_ecornn.results.regression.gate_limits import Thresholds
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.acceptance import gate_false_alarms
 from pytest_ecornn.system import machine
