@@ -14,8 +14,9 @@ from typing import Any
 import pytest_benchmark
 from pytest_benchmark.stats import Stats
 
-from pytest_ecornn.reporting import standing
+from pytest_ecornn.reporting import report_columns, standing
 from pytest_ecornn.reporting.json_report import to_json
+from pytest_ecornn.reporting.report_columns import Entry
 from pytest_ecornn.results.formatting import one_line, ratio_interval
 from pytest_ecornn.results.rows import Row, Timing
 from pytest_ecornn.results.run_info import RunInfo
@@ -52,13 +53,14 @@ def _benchmark(row: Row, column: str, timing: Timing) -> dict[str, Any]:
     name, case = one_line(row.implementation), one_line(row.case)
     label = "" if column == "timing" else f", {standing.COLUMNS[column]}"
     ratios = {one.baseline: f"{ratio_interval(one.ratio, one.low, one.high)} {one.verdict}" for one in timing.against}
+    further = {column.name: column.value(Entry(row, timing)) for column in report_columns.BENCHMARK}
     return {
         "group": f"{case}{label}",
         "name": name,
         "fullname": f"{_TEST}[{name}-{case}{label}]",
         "params": {"implementation": name, "case": case},
         "param": f"{name}-{case}{label}",
-        "extra_info": {"ratios": ratios, "floor_share": timing.floor_share, "clock": timing.clock, "notes": row.notes},
+        "extra_info": {"ratios": ratios, **further},
         "options": {"disable_gc": True, "timer": timing.clock, "warmup": True},
         "stats": _stats(timing),
     }

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator
 
 from pytest_ecornn.measurement.noise.bounds import describe
-from pytest_ecornn.reporting import answer, standing
+from pytest_ecornn.reporting import answer, report_columns, standing
 from pytest_ecornn.reporting.markdown_syntax import escape, table
+from pytest_ecornn.reporting.report_columns import Entry, ReportColumn
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import BaselineRatio, Row, Timing
 
-_DETAILS = (
-    "Case", "Implementation", "Time [interval]", "Ratio [interval], verdict", "Worst error / limit", "Max relative error",
-    "Tensors", "Share of floor", "GB/s", "GFLOP/s", "Peak memory", "Build", "Blocks x calls",
-)  # fmt: skip
-_GPU_DETAILS = (
-    "Device only [interval]", "Device-only ratio [interval], verdict", "Device-only share of floor", "Host time of a call",
-    "SM clock, power, temperature",
-)  # fmt: skip
-_FIGURES = (
-    "Max relative error", "Share of floor", "GB/s", "GFLOP/s", "Peak memory", "Build", "Blocks x calls",
-    "Device-only share of floor", "Host time of a call",
-)  # fmt: skip
+_TIMES = ("Time [interval]", "Ratio [interval], verdict")
+_DEVICE_ONLY_TIMES = ("Device only [interval]", "Device-only ratio [interval], verdict")
 
 
 def sections(rows: list[Row], unproven: Collection[standing.Key]) -> Iterator[str]:
@@ -114,8 +104,25 @@ def details(rows: list[Row], unproven: Collection[standing.Key]) -> str:
         gpu = _gpu_figures(row, bases[row.case], unproven) if is_gpu else []
         line = [escape(row.case), escape(row.implementation), *_row_figures(row, bases[row.case], unproven), *gpu]
         lines.append([*line, _notes(row)])
-    header = [*_DETAILS, *(_GPU_DETAILS if is_gpu else ()), "Notes"]
-    return table(header, lines, right=_FIGURES)
+    header, right = _header(is_gpu)
+    return table(header, lines, right=right)
+
+
+def _header(is_gpu: bool) -> tuple[list[str], list[str]]:
+    """The headings, and those of columns that are aligned to the right."""
+    columns = [*report_columns.ERRORS, *report_columns.DETAILS]
+    header = ["Case", "Implementation", *_TIMES, *headings(columns)]
+    right = [column.heading for column in columns if column.is_aligned_right]
+    if is_gpu:
+        as_called = headings(report_columns.DEVICE_ONLY_DETAILS)
+        device_only = [f"Device-only {heading[0].lower()}{heading[1:]}" for heading in as_called]
+        header += [*_DEVICE_ONLY_TIMES, *device_only, *headings(report_columns.GPU_DETAILS)]
+        right += [*device_only, *(column.heading for column in report_columns.GPU_DETAILS if column.is_aligned_right)]
+    return [*header, "Notes"], right
+
+
+def headings(columns: Iterable[ReportColumn]) -> list[str]:
+    return [column.heading for column in columns]
 
 
 def _notes(row: Row) -> str:
@@ -128,21 +135,16 @@ def _notes(row: Row) -> str:
 
 def _row_figures(row: Row, bases: list[str], unproven: Collection[standing.Key]) -> list[str]:
     timing = standing.is_publishable(row, unproven)
-    if timing is None:
-        state = standing.status(row, unproven)
-        return ["not timed" if state == "passed" else state, "", *errors(row), *[""] * 6]
-    return [*_times(row, "timing", timing, bases, unproven), *errors(row), *_machine_figures(timing)]
+    state = standing.status(row, unproven)
+    times = _times(row, "timing", timing, bases, unproven) if timing else ["not timed" if state == "passed" else state, ""]
+    return [*times, *errors(row), *texts(report_columns.DETAILS, Entry(row, timing))]
 
 
 def _gpu_figures(row: Row, bases: list[str], unproven: Collection[standing.Key]) -> list[str]:
     timing, replay = standing.is_publishable(row, unproven), standing.is_publishable(row, unproven, "replay")
-    device_only = ["not timed" if timing else "", "", ""]
-    if replay is not None:
-        device_only = [*_times(row, "replay", replay, bases, unproven), formatting.percent(replay.floor_share)]
-    if timing is None:
-        return [*device_only, "", ""]
-    host = formatting.duration(timing.host_us) if timing.host_us is not None else ""
-    return [*device_only, host, sensors_text(timing.sensors)]
+    times = _times(row, "replay", replay, bases, unproven) if replay else ["not timed" if timing else "", ""]
+    device_only = texts(report_columns.DEVICE_ONLY_DETAILS, Entry(row, replay))
+    return [*times, *device_only, *texts(report_columns.GPU_DETAILS, Entry(row, timing))]
 
 
 def _times(row: Row, column: str, timing: Timing, bases: list[str], unproven: Collection[standing.Key]) -> list[str]:
@@ -154,33 +156,10 @@ def _times(row: Row, column: str, timing: Timing, bases: list[str], unproven: Co
     return [interval, "; ".join(ratios)]
 
 
-def sensors_text(summary: dict[str, Any] | None, escaped: Callable[[str], str] = escape) -> str:
-    """Medians with the least and the most, and why the clocks were held down, which `escaped` makes fit for its place."""
-    if summary is None:
-        return ""
-    unit_names = {"sm_mhz": "MHz", "power_w": "W", "temperature_c": "°C"}
-    ranges = [(summary[name], unit) for name, unit in unit_names.items() if name in summary]
-    found = [f"{middle:.0f} [{low:.0f}, {high:.0f}] {unit}" for (low, middle, high), unit in ranges]
-    return ", ".join([*found, *map(escaped, summary.get("throttled", []))])
+def texts(columns: Iterable[ReportColumn], entry: Entry) -> list[str]:
+    return [column.in_markdown(entry) for column in columns]
 
 
 def errors(row: Row) -> list[str]:
     """Worst error over its limit and whose, largest relative error, informative of all tensors."""
-    worst_error, largest = standing.worst_error(row), standing.largest_relative_error(row)
-    informative = sum(one.status != "uninformative" for one in row.tensors)
-    return [
-        f"{formatting.limit_fraction(worst_error.share)} ({escape(worst_error.tensor)})" if worst_error else "",
-        formatting.relative_error(largest) if largest is not None else "",
-        f"{informative} of {len(row.tensors)}" if row.tensors else "",
-    ]
-
-
-def _machine_figures(timing: Timing) -> list[str]:
-    return [
-        formatting.percent(timing.floor_share),
-        formatting.significant(timing.gb_per_s),
-        formatting.significant(timing.gflop_per_s),
-        formatting.size(timing.peak_bytes) if timing.peak_bytes is not None else "",
-        formatting.duration(timing.build_ms * 1e3),
-        f"{len(timing.samples_us)} x {timing.calls_per_sample}",
-    ]
+    return texts(report_columns.ERRORS, Entry(row))

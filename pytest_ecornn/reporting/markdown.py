@@ -8,7 +8,15 @@ from typing import Any
 
 from pytest_ecornn.measurement.noise.bounds import describe
 from pytest_ecornn.regression.gate import RegressionReport
-from pytest_ecornn.reporting import answer_table, boundary_sizes, comparison_tables, failures, gate_tables, standing
+from pytest_ecornn.reporting import (
+    answer_table,
+    boundary_sizes,
+    comparison_tables,
+    failures,
+    gate_tables,
+    report_columns,
+    standing,
+)
 from pytest_ecornn.reporting.answer import Answer, answers
 from pytest_ecornn.reporting.markdown_syntax import code_block, document, escape, table
 from pytest_ecornn.reporting.terminal import certainty_lines, summary_lines
@@ -126,12 +134,12 @@ def _verification(rows: list[Row]) -> Iterator[str]:
         yield table(header, [_drawn_line(row) for row in standing.in_order(checked)], right=header[5:])
     if fixed_rows:
         yield "Cases verified and not timed:"
-        header = ["Case", "Implementation", "Status", "Worst error / limit", "Max relative error", "Tensors"]
+        header = ["Case", "Implementation", "Status", *comparison_tables.headings(report_columns.ERRORS)]
         lines = [
             [escape(row.case), escape(row.implementation), row.status, *comparison_tables.errors(row)]
             for row in standing.in_order(fixed_rows)
         ]
-        yield table(header, lines, right=["Max relative error"])
+        yield table(header, lines, right=[column.heading for column in report_columns.ERRORS if column.is_aligned_right])
 
 
 def _drawn_line(row: Row) -> list[str]:

@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_ecornn.measurement.noise.bounds import describe, is_disturbed
-from pytest_ecornn.reporting import answer, standing
+from pytest_ecornn.reporting import answer, report_columns, standing
 from pytest_ecornn.reporting.answer_table import STYLES, CaseName
+from pytest_ecornn.reporting.report_columns import Entry, ReportColumn
 from pytest_ecornn.results import formatting, statistics
 from pytest_ecornn.results.rows import AGAIN, Row, Timing
 
@@ -35,8 +36,8 @@ def rows_table(rows: list[Row], unproven: Collection[standing.Key]) -> Table:
     of = formatting.one_line(names[0], 20) if len(names) == 1 else "baseline"
     table.add_column(Text(f"x {of} [interval]"), justify="right", min_width=20)
     table.add_column("verdict", no_wrap=True)
-    table.add_column("error", no_wrap=True, justify="right")
-    table.add_column("floor", no_wrap=True, justify="right")
+    for figure in (*report_columns.TERMINAL, *report_columns.TERMINAL_TIMING):
+        table.add_column(figure.title, no_wrap=True, justify="right")
     for case, of_case in standing.by_case(standing.in_order(shown)).items():
         bases = standing.baselines(of_case)
         table.add_row(CaseName(formatting.one_line(case, 2 * _MAX_NAME_CHARS)))
@@ -51,14 +52,12 @@ def rows_table(rows: list[Row], unproven: Collection[standing.Key]) -> Table:
 
 def _cells(row: Row, bases: list[str], is_best: bool, unproven: Collection[standing.Key]) -> list[Text]:
     name = Text(f"  {formatting.one_line(row.implementation, _MAX_NAME_CHARS)}", "bold" if is_best else "")
-    worst_error = standing.worst_error(row)
-    error = Text(formatting.limit_fraction(worst_error.share) if worst_error else "")
     timing = standing.is_publishable(row, unproven)
+    further = _further(report_columns.TERMINAL, Entry(row)) + _further(report_columns.TERMINAL_TIMING, Entry(row, timing))
     if timing is None:
         state = standing.status(row, unproven)
-        return [name, Text(), Text(), _verdict(state if state != "passed" else "not timed"), error, Text()]
-    time, ratio, verdict = _figures(row, "timing", timing, bases, is_best, unproven)
-    return [name, time, ratio, verdict, error, Text(formatting.percent(timing.floor_share))]
+        return [name, Text(), Text(), _verdict(state if state != "passed" else "not timed"), *further]
+    return [name, *_figures(row, "timing", timing, bases, is_best, unproven), *further]
 
 
 def _device_only_cells(row: Row, bases: list[str], is_best: bool, unproven: Collection[standing.Key]) -> list[Text]:
@@ -66,7 +65,12 @@ def _device_only_cells(row: Row, bases: list[str], is_best: bool, unproven: Coll
     assert timing is not None
     name = Text(f"    {standing.COLUMNS['replay']}", "bold" if is_best else "")
     figures = _figures(row, "replay", timing, bases, is_best, unproven)
-    return [name, *figures, Text(), Text(formatting.percent(timing.floor_share))]
+    further = _further(report_columns.TERMINAL_TIMING, Entry(row, timing))
+    return [name, *figures, *[Text()] * len(report_columns.TERMINAL), *further]
+
+
+def _further(columns: Iterable[ReportColumn], entry: Entry) -> list[Text]:
+    return [Text(column.in_terminal(entry)) for column in columns]
 
 
 def _figures(

@@ -168,23 +168,6 @@ class Row:
         """Identifies the row across runs."""
         return self.kind, self.implementation, self.case
 
-    def properties(self) -> list[tuple[str, str]]:
-        """The row's figures, as JUnit XML carries them."""
-        found: dict[str, Any] = {"implementation": self.implementation, "case": self.case, "status": self.status}
-        if self.tensors:
-            found["worst_error_share"] = max(tensor.share for tensor in self.tensors)
-            found["uninformative_tensors"] = sum(tensor.status == "uninformative" for tensor in self.tensors)
-        if self.timing is not None:
-            found |= {name: getattr(self.timing, name) for name in ("peak_bytes", "build_ms")}
-        for prefix, timing in (("", self.timing), ("replay_", self.replay)):
-            if timing is not None:
-                for name in ("time_us", "low_us", "high_us", "gb_per_s", "gflop_per_s", "floor_share"):
-                    found[f"{prefix}{name}"] = getattr(timing, name)
-                for one in timing.against:
-                    ratio = f"{one.ratio:.4g} [{one.low:.4g}, {one.high:.4g}] {one.verdict}"
-                    found[f"{prefix}ratio_to_{one.baseline}"] = ratio
-        return [(f"ecornn_{name}", f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in found.items()]
-
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -25,7 +25,7 @@ from pytest_ecornn import contract, hookspecs, nn, plugin, reporting
 from pytest_ecornn.cases.case_sets import case_set
 from pytest_ecornn.contract import Case, Declared, cells
 from pytest_ecornn.regression import gate
-from pytest_ecornn.reporting import benchmark_json, csv_report, json_report
+from pytest_ecornn.reporting import benchmark_json, csv_report, json_report, junit
 from pytest_ecornn.results import journal, score
 from pytest_ecornn.results.rows import WORDS, Row
 from pytest_ecornn.run.discovery import ENTRY_POINT_GROUP, discover
@@ -296,7 +296,7 @@ def words() -> Iterator[str]:
         case_set("none")
     yield from (f"case set {name}" for name in str(error.value).partition("expected one of ")[2].split(", "))
     for folder in REPORTS:
-        yield from (f"junit {name}" for row in stored_report(folder)[1] for name, _ in row.properties())
+        yield from (f"junit {name}" for row in stored_report(folder)[1] for name, _ in junit.properties(row))
 
 
 def modules(*folders: Path) -> Iterator[tuple[str, str]]:

@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 from math import isfinite
 from typing import Any
 
-from pytest_ecornn.reporting import comparison_tables, standing
+from pytest_ecornn.reporting import report_columns, standing
 from pytest_ecornn.reporting.html.points import rounded
+from pytest_ecornn.reporting.report_columns import Entry
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import BaselineRatio, Row, Timing
 
@@ -35,19 +36,13 @@ def columns(rows: Sequence[Row], unproven: Collection[standing.Key]) -> dict[str
         "implementation": [texts.number(row.implementation) for row in rows],
         "case": [texts.number(row.case) for row in rows],
         "status": [texts.number(standing.status(row, unproven)) for row in rows],
-        "error": [texts.number(_error(row)) for row in rows],
+        "error": [texts.number(report_columns.WORST_ERROR.in_html(Entry(row))) for row in rows],
         "notes": [texts.number(row.notes) for row in rows],
         "beside": [texts.number(row.beside) for row in rows],
         "timing": [_timing(row, "timing", unproven, texts) for row in rows],
         "replay": [_timing(row, "replay", unproven, texts) for row in rows],
         "texts": texts.all,
     }
-
-
-def _error(row: Row) -> str:
-    """The error that came nearest to its limit, and of which tensor; "" where nothing was compared."""
-    nearest = standing.worst_error(row)
-    return f"{formatting.limit_fraction(nearest.share)} of the limit, of {nearest.tensor}" if nearest else ""
 
 
 def _timing(row: Row, column: str, unproven: Collection[standing.Key], texts: _Texts) -> list[Any] | None:
@@ -67,7 +62,8 @@ def _timing(row: Row, column: str, unproven: Collection[standing.Key], texts: _T
         ]
         for one in timing.against
     ]
-    return [interval, ratios, [texts.number(line) for line in _figures(timing)], [rounded(one) for one in timing.samples_us]]
+    lines = [texts.number(line) for line in _figures(row, timing)]
+    return [interval, ratios, lines, [rounded(time_us) for time_us in timing.samples_us]]
 
 
 def _speed(one: BaselineRatio) -> str:
@@ -77,14 +73,6 @@ def _speed(one: BaselineRatio) -> str:
     return f"time over its: {formatting.ratio_interval(one.ratio, one.low, one.high)}"
 
 
-def _figures(timing: Timing) -> list[str]:
+def _figures(row: Row, timing: Timing) -> list[str]:
     """Further figures, a line each."""
-    lines = [f"{formatting.percent(timing.floor_share)} of the floor", f"clock: {timing.clock}"]
-    lines.append(f"{len(timing.samples_us)} blocks of {formatting.count(timing.calls_per_sample, 'call')}")
-    if timing.host_us is not None:
-        lines.append(f"host: {formatting.duration(timing.host_us)} a call")
-    if timing.peak_bytes is not None:
-        lines.append(f"peak memory: {formatting.size(timing.peak_bytes)}")
-    if timing.sensors:
-        lines.append(comparison_tables.sensors_text(timing.sensors, str))
-    return lines
+    return list(filter(None, (column.in_html(Entry(row, timing)) for column in report_columns.HTML)))

@@ -8,6 +8,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from inspect import getdoc
 from typing import Any, get_args, get_origin, get_type_hints
 
+from pytest_ecornn.reporting import report_columns
 from pytest_ecornn.reporting.json_report import LATER_FIELDS
 from pytest_ecornn.results.rows import SCHEMA_VERSION, SENSORS, WORDS, Row, Timing
 from pytest_ecornn.results.run_info import RunInfo
@@ -75,10 +76,14 @@ def _object(kind: type) -> dict[str, Any]:
     has_default = {one.name: one.default is not MISSING or one.default_factory is not MISSING for one in fields(kind)}
     optional = LATER_FIELDS if kind is RunInfo else {name for name in has_default if has_default[name]}
     properties = {name: _value(hints[name], WORDS.get((kind.__name__, name))) for name in has_default}
+    properties |= _PARTICULARS.get(kind, {})
+    if kind is Timing:
+        described = report_columns.descriptions().items()
+        properties |= {name: {**properties[name], "description": description} for name, description in described}
     return {
         "type": "object",
         "description": getdoc(kind) or "",
-        "properties": properties | _PARTICULARS.get(kind, {}),
+        "properties": properties,
         "required": [name for name in has_default if name not in optional],
         "additionalProperties": False,
     }

@@ -19,7 +19,7 @@ import pytest
 from pytest_ecornn import reporting
 from pytest_ecornn.measurement.noise import baselines
 from pytest_ecornn.regression.gate import RegressionReport
-from pytest_ecornn.reporting import gate_tables, standing
+from pytest_ecornn.reporting import gate_tables, junit, standing
 from pytest_ecornn.results import formatting, journal, score
 from pytest_ecornn.results.formatting import printable
 from pytest_ecornn.results.rows import Row
@@ -107,7 +107,7 @@ class RunPlugin:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
         row = self.session.current if call.when == "call" else None
         if row is not None:
-            item.user_properties.extend(row.properties())
+            item.user_properties.extend(junit.properties(row))
         report = yield
         if row is None and report.skipped and (skipped := row_item(item)):
             row = _skipped_row(skipped, report)
