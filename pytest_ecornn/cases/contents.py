@@ -1,12 +1,22 @@
 """Contents of a case: weights, inputs, states, lengths, resets and loss weights, all from the case's seed or a state dict.
 
 Each kind of contents stresses something: "saturated" gates, keep gates "near_one", "large" and "denormal" inputs, "zeros"
-in long stretches; see `drift` and `cancellation` for "drifting" and "cancelling" sums, and `non_finite` for NaN and infinities.
+in long stretches; see `non_finite` for NaN and infinities.
+
+"drifting": keep gates are open, and each step adds a little to the state, nearly the same as the last. In float32 it adds up.
+In 16 bits it is rounded as often as it is added. Recurrent weights are small, so that the rounding of their operands hides
+nothing. Loss weights have one sign, so that gradients summed over steps and sequences grow as well.
+
+"cancelling": two large terms of each pair are followed by what is left of them, somewhere in the sum. The columns of a weight
+are negated in pairs, and the elements of an operand nearly equal in the same pairs. A sum in float32 keeps what is left in any
+order, as pairs are drawn at random. One in 16 bits, or of parts in 16 bits, loses most of it.
+
 Loss weights are random per element; for every other seed they are zero before each sequence's last step.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,13 +24,15 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from pytest_ecornn.cases import cancellation, drift, memory_layout, non_finite, state_dict
-from pytest_ecornn.cases.seeding import generator
+from pytest_ecornn.cases import memory_layout, non_finite, state_dict
 from pytest_ecornn.contract import Case, Weights, cells
 
 _X_SCALE = {"saturated": 8.0, "large": 100.0}
 _KEEP_BIAS = 6.0
 _RESETS = (1 / 8, 16)  # share of the steps, but no more than so many of a sequence, or a long one would be short ones
+_RECURRENT_SCALE = 2.0**-5
+_DRIFT_SCALE, _DRIFT_NOISE = 2.0**-1, 2.0**-4  # of what all steps' inputs share, and of what they do not
+_CANCELLED_SIZE = 8.0  # times what is left of a pair: float32 keeps 20 bits of it
 # float16 has so small a range that unscaled gradients would be subnormal: loss scaling, as in training.
 _LOSS_SCALE = {"float16": 16.0}
 
@@ -123,9 +135,9 @@ def make_weights(case: Case, role: str = "") -> Weights:
         if name.startswith("bias_ih"):
             value += _keep_bias(case)
         if case.contents == "drifting":
-            drift.change_weight(name, value)
+            _scale_recurrent(name, value)
         if case.contents == "cancelling":
-            cancellation.change_weight(case.seed, name, value)
+            cancel_columns(case.seed, name, value)
         if name in masks:
             value *= masks[name].cpu()
         non_finite.change_weight(case, name, value, random)
@@ -147,7 +159,7 @@ def make_masks(case: Case) -> dict[str, Tensor]:
 
 def _keep_bias(case: Case) -> Tensor:
     """[G*H]: what opens the cell's keep gates wide, 0 where the contents do not."""
-    cell, size = cells.get(case.cell), {"near_one": _KEEP_BIAS, "drifting": drift.keep_bias(case.dtype)}.get(case.contents, 0.0)
+    cell, size = cells.get(case.cell), {"near_one": _KEEP_BIAS, "drifting": _drifting_bias(case.dtype)}.get(case.contents, 0.0)
     return torch.tensor([size * cell.keep.get(gate, 0.0) for gate in cell.gates]).repeat_interleave(case.hidden_size)
 
 
@@ -167,11 +179,11 @@ def sample_x_rows(case: Case, rows: int, random: torch.Generator) -> Tensor:
     if case.contents == "zeros":
         values[torch.rand(rows, generator=random) < 0.5] = 0
     if case.contents == "drifting":
-        drift.change_x(values, random)
+        _set_drifting(values, random)
     if case.projected:
         values += _keep_bias(case).repeat(case.directions)
     if case.contents == "cancelling" and not case.projected:
-        cancellation.change_operand(case.seed, values, random)
+        cancel_elements(case.seed, values, random)
     non_finite.change_x(case, values, random)
     return memory_layout.rows_of_x(case, values.to(case.device, dtype))
 
@@ -183,7 +195,7 @@ def initial_state(case: Case, random: torch.Generator) -> tuple[Tensor, ...]:
     states = [torch.randn(shape, generator=random, dtype=_drawn_dtype(case)) * 0.5 for _ in cell.states]
     non_finite.change_states(case, states, random)
     if case.contents == "cancelling" and cell.recurrent:
-        cancellation.change_operand(case.seed, states[0], random)
+        cancel_elements(case.seed, states[0], random)
     return tuple(memory_layout.laid_out(case, state.to(case.device, torch_dtype(case))) for state in states)
 
 
@@ -264,3 +276,49 @@ def output_gradients(case: Case, lengths: Tensor | None, random: torch.Generator
         output, finals = output.abs(), [final.abs() for final in finals]
     output = output.transpose(0, 1).contiguous() if case.batch_first else output
     return tuple(weight.to(case.device, torch_dtype(case)) for weight in (output, *finals))
+
+
+def generator(seed: int, role: str) -> torch.Generator:
+    """A generator that draws the same numbers for the same seed and role, and others for another."""
+    return torch.Generator().manual_seed((seed * 1_000_003 + zlib.crc32(role.encode())) & 0x7FFF_FFFF_FFFF_FFFF)
+
+
+def cancel_columns(seed: int, name: str, weight: Tensor) -> None:
+    """Sets the second column of each pair to the negated first, in place."""
+    if name.startswith("weight_"):
+        first, second = _drawn_pairs(seed, weight.shape[1])
+        weight[:, second] = -weight[:, first]
+
+
+def cancel_elements(seed: int, values: Tensor, random: torch.Generator) -> None:
+    """Sets the first element of each pair to a large value and adds that value to the second, in place."""
+    first, second = _drawn_pairs(seed, values.shape[-1])
+    large = torch.randn(*values.shape[:-1], len(first), generator=random, dtype=values.dtype) * _CANCELLED_SIZE
+    values[..., first] = large
+    values[..., second] += large
+
+
+def _drawn_pairs(seed: int, width: int) -> tuple[Tensor, Tensor]:
+    """The places of either half of so many elements; of an odd number one stays alone."""
+    order = torch.randperm(width, generator=generator(seed, f"pairs {width}"))
+    return order[: width // 2], order[width // 2 : width // 2 * 2]
+
+
+def _drifting_bias(dtype: str) -> float:
+    """Bias that opens keep gates in 16-bit types; 0 in wider types.
+
+    There a sigmoid made of a tanh, which is right, may have too few bits of a gate that is closed.
+    """
+    return 4.0 if getattr(torch, dtype).itemsize == 2 else 0.0
+
+
+def _scale_recurrent(name: str, value: Tensor) -> None:
+    """Scales recurrent weights down, in place."""
+    if name.startswith("weight_hh"):
+        value *= _RECURRENT_SCALE
+
+
+def _set_drifting(values: Tensor, random: torch.Generator) -> None:
+    """Sets `values` [rows, width] to the same values in all rows plus a little noise, in place."""
+    values *= _DRIFT_NOISE
+    values += torch.randn(values.shape[1], generator=random, dtype=values.dtype) * _DRIFT_SCALE

@@ -25,7 +25,6 @@ from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.nn.autocast import autocast_of, cast_parameters
 from pytest_ecornn.nn.backend_choice import BackendChooser
 from pytest_ecornn.nn.calls import map_states, run_layers, run_packed
-from pytest_ecornn.nn.cudnn_weights import flatten_bfloat16
 from pytest_ecornn.nn.module_problem import is_tf32
 from pytest_ecornn.nn.traced_choice import choose_traced
 
@@ -205,3 +204,22 @@ class LSTM(_Recurrent):
 def _check_no_projection(arguments: dict[str, Any]) -> None:
     if "proj_size" in arguments:
         raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
+
+
+def flatten_bfloat16(module: nn.RNNBase) -> None:
+    """Moves a module's parameters into one buffer as cuDNN reads them, if they are bfloat16 on a CUDA device and not shared.
+
+    torch.nn's modules do not flatten such, so that each of their calls copies them.
+    """
+    weights = [weight for weight in module._flat_weights if isinstance(weight, Tensor)]
+    if not all(weight.is_cuda and weight.dtype == torch.bfloat16 for weight in weights):
+        return
+    is_whole = len(weights) == len(module._flat_weights_names) == len({weight.data_ptr() for weight in weights})
+    if not (is_whole and weights and torch.backends.cudnn.enabled and torch._use_cudnn_rnn_flatten_weight()):
+        return
+    with torch.cuda.device_of(weights[0]), torch.no_grad():
+        torch._cudnn_rnn_flatten_weight(
+            weights, (4 if module.bias else 2) + bool(module.proj_size), module.input_size,
+            torch.backends.cudnn.rnn.get_cudnn_mode(module.mode), module.hidden_size, module.proj_size, module.num_layers,
+            module.batch_first, bool(module.bidirectional),
+        )  # fmt: skip

@@ -7,8 +7,10 @@ loop runs where the scans do not: under torch.func, in forward mode, and on othe
 from __future__ import annotations
 
 import math
+import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,7 +21,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from pytest_ecornn.autotune import select
 from pytest_ecornn.autotune.selection import is_recomputed, no_data
-from pytest_ecornn.contract import Case, Implementation, Layer, cells
+from pytest_ecornn.contract import Case, Implementation, Layer, Weights, cells
 from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
 from pytest_ecornn.implementations.auto import layer_problem, switch_when_captured
 from pytest_ecornn.implementations.auto.candidates import implementations, make_choices
@@ -28,7 +30,6 @@ from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_torch import ScanTorch
 from pytest_ecornn.nn.autocast import autocast_of
 from pytest_ecornn.nn.calls import missing_transform, run_packed
-from pytest_ecornn.nn.scan_layers import LayerWeights, loop_layer, names_of
 from pytest_ecornn.nn.traced_scan import run_traced_layer, traced_backend
 from pytest_ecornn.reference.precision import current, is_autocast
 
@@ -281,3 +282,42 @@ class MinLSTM(_Scan):
     """
 
     _cells = ("minlstm", "minlstm_positive")
+
+
+class LayerWeights(Weights):
+    """The parameters of one layer of a module, under the names of a first layer, read anew in each call."""
+
+    def __init__(self, module: Any, layer: int, dtype: torch.dtype):
+        super().__init__({})
+        self._module, self._dtype = weakref.ref(module), dtype
+        self._names = {name.replace(f"_l{layer}", "_l0"): name for name in names_of(module, layer)}
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self._module(), self._names[name]).to(self._dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def names_of(module: Any, layer: int) -> list[str]:
+    """Names of a layer's parameters."""
+    kinds = ("weight_ih", "bias_ih")[: 1 + module.bias]
+    return [f"{kind}_l{layer}{end}" for end in ("", "_reverse")[: 1 + module.bidirectional] for kind in kinds]
+
+
+def loop_layer(case: Case, weights: Weights) -> Layer:
+    """The layer by a loop over time, in float32 or wider."""
+    compute = torch.promote_types(getattr(torch, case.dtype), torch.float32)
+
+    def layer(x: Tensor, state: Tensor | None, lengths: Tensor | None, resets: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        parameters = {name: weight.to(compute) for name, weight in weights.items()}
+        first = None if state is None else state.to(compute)
+        with torch.autocast(x.device.type, enabled=False) if is_autocast(x.device) else nullcontext():
+            output, final = cells.reference(case, parameters, x.to(compute), first, lengths, resets)
+        assert isinstance(final, Tensor)
+        return output.to(x.dtype), final.to(x.dtype)
+
+    return layer

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from math import log
 from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
-from pytest_ecornn.publishing import change_points, history, sparkline
+from pytest_ecornn.publishing import change_points, history
 from pytest_ecornn.publishing.change_points import Step
 from pytest_ecornn.publishing.history import History, Series
 from pytest_ecornn.publishing.stored_runs import REPORT_PAGE, Machine, Source, StoredRun, SuiteReport
@@ -20,6 +21,9 @@ from pytest_ecornn.results import formatting
 INDEX = "index.html"
 _MAX_CHANGES = 50  # on the index
 _COMMIT = 7  # digits that are shown
+# Of the picture of a row's history, in pixels.
+_WIDTH, _HEIGHT, _MARGIN = 200, 32, 3
+_LEAST = log(1.1)  # its axis covers 10 % at least, so that noise looks like noise
 
 Cells = dict[tuple[str, str], tuple[StoredRun, Source, Answer]]  # by case and column, of one machine
 
@@ -233,6 +237,32 @@ def _listed_series(one: Machine, found: History, series: Series) -> dict[str, ob
         "implementation": implementation,
         "id": _anchor(series),
         "newest": time if newest.run == len(one.runs) - 1 else f"{time} in {_run_name(one.runs[newest.run])}",
-        "picture": Markup(sparkline.render(series, len(one.runs), found.exchanged, label)),
+        "picture": Markup(_sparkline(series, len(one.runs), found.exchanged, label)),
         "changes": changes,
     }
+
+
+def _sparkline(series: Series, runs: int, exchanged: Collection[int], label: str) -> Markup:
+    """One row's history: times with intervals on a logarithmic axis, steps, and exchanges of the machine.
+
+    runs: of the machine. exchanged: runs that were the first on another machine.
+    """
+    points = series.points
+    low, high = log(min(point.low_us for point in points)), log(max(point.high_us for point in points))
+    wider = max(0.0, _LEAST - (high - low)) / 2
+    low, high = low - wider, high + wider
+
+    def x(run: float) -> int:
+        return round(_MARGIN + (_WIDTH - 2 * _MARGIN) * (run / (runs - 1) if runs > 1 else 0.5))
+
+    def y(time_us: float) -> int:
+        return round(_MARGIN + (_HEIGHT - 2 * _MARGIN) * (high - log(time_us)) / (high - low))
+
+    line = " ".join(f"{x(point.run)},{y(point.time_us)}" for point in points)
+    bars = "".join(f"M{x(point.run)} {y(point.low_us)}V{y(point.high_us)}" for point in points)
+    marks = "".join(f'<path class="exchange" d="M{x(run - 0.5)} 0V{_HEIGHT}"/>' for run in sorted(exchanged))
+    marks += "".join(f'<path class="step" d="M{x(step.run - 0.5)} 0V{_HEIGHT}"/>' for step in series.steps)
+    head = Markup('<svg viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">').format(
+        _WIDTH, _HEIGHT, label
+    )
+    return Markup(f'{head}<path d="{bars}"/><polyline points="{line}"/>{marks}</svg>')

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 from torch.overrides import TorchFunctionMode
 
-from pytest_ecornn.cases.seeding import generator
+from pytest_ecornn.cases.contents import generator
 from pytest_ecornn.contract import Case
 from pytest_ecornn.verification.comparison import precision_eps
 from pytest_ecornn.verification.permutation import factors, max_ulps

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pytest_ecornn.cases.contents import Problem
-from pytest_ecornn.cases.seeding import generator
+from pytest_ecornn.cases.contents import Problem, generator
 from pytest_ecornn.contract import Case, Weights, cells
 
 

@@ -21,8 +21,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pytest_ecornn.cases.contents import Problem
-from pytest_ecornn.cases.seeding import generator
+from pytest_ecornn.cases.contents import Problem, generator
 from pytest_ecornn.contract import Case, Weights
 from pytest_ecornn.reference import rounding as _rounding
 from pytest_ecornn.reference.rounding import Dithered, Parted

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_ecornn.cases import contents, memory_layout
-from pytest_ecornn.cases.seeding import generator
+from pytest_ecornn.cases.contents import generator
 from pytest_ecornn.contract import LAYOUTS, Case
 from pytest_ecornn.verification import overlap
 

@@ -29,7 +29,7 @@ from time import process_time
 from pytest_ecornn.measurement.noise import baselines
 from pytest_ecornn.measurement.noise.baselines import BaselineProbe
 from pytest_ecornn.measurement.clocks import WallTimer
-from pytest_ecornn.measurement.noise.load import MachineLoad
+from pytest_ecornn.measurement.noise.watch import MachineLoad
 WallTimer.time.__kwdefaults__["now"] = process_time
 MachineLoad.load = lambda self: None
 BaselineProbe.doubts = lambda self, beside: {}

@@ -14,7 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from pytest_ecornn.cases import contents
-from pytest_ecornn.cases.seeding import generator
+from pytest_ecornn.cases.contents import generator
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.reference.rounding import Dithered, Rounding

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn.cases import cancellation, contents
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters, cut, through
 from pytest_ecornn.selfcheck.correct.arithmetic import LogSpace
@@ -83,9 +83,9 @@ def test_new_contents_are_read_back_and_alike_for_the_same_seed(kind: str, cell:
 
 def test_large_terms_cancel_to_what_was_there() -> None:
     weight, values = torch.randn(3, 9, dtype=torch.float64), torch.randn(2, 9, dtype=torch.float64)
-    cancellation.change_weight(5, "weight_ih_l0", weight)
+    contents.cancel_columns(5, "weight_ih_l0", weight)
     before = values @ weight.T
-    cancellation.change_operand(5, values, torch.Generator().manual_seed(0))
+    contents.cancel_elements(5, values, torch.Generator().manual_seed(0))
     terms = values[:, None] * weight
     assert terms.abs().max() > 5 * before.abs().max()
     assert terms.sum(-1).abs().max() < 5 * before.abs().max()

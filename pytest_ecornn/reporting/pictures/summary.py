@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pytest_ecornn.reporting import answer_table, standing
 from pytest_ecornn.reporting.answer import answers
+from pytest_ecornn.reporting.pictures import svg
 from pytest_ecornn.reporting.pictures.case_chart import Band, add_bands
 from pytest_ecornn.reporting.pictures.case_marks import bands_of
-from pytest_ecornn.reporting.pictures.column import PictureColumn
-from pytest_ecornn.reporting.pictures.verdict_chart import add_counts
+from pytest_ecornn.reporting.pictures.column import LINE, MARGIN, MIDDLE, SIZE, WIDTH, PictureColumn
+from pytest_ecornn.reporting.pictures.text_width import cut, width
 from pytest_ecornn.reporting.terminal import certainty_lines, failure_lines, summary_lines
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row
@@ -19,6 +20,10 @@ from pytest_ecornn.results.run_info import RunInfo
 MAX_ROWS = 64  # of all bands; one band is shown whatever it has
 _MAX_FAILURES = 4  # that are named
 _MAX_NAME, _MAX_BASELINES = 24, 2  # of baselines in a line
+_COLOURS = {"passed": "blue", "failed": "red", "unproven": "ochre", "refused": "weak"}  # of how rows ended
+# In pixels.
+_ROW, _BAR, _BETWEEN = 24, 12, 14
+_NAME, _COUNT = 186, 70  # widths of columns
 
 
 def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) -> str:
@@ -33,7 +38,7 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
     for row in rows:
         status = standing.status(row, unproven)
         counts.setdefault(row.implementation, Counter())["refused" if status == "skipped" else status] += 1
-    add_counts(column, dict(sorted(counts.items())))
+    _add_counts(column, dict(sorted(counts.items())))
     return column.picture().document()
 
 
@@ -104,3 +109,32 @@ def _baseline_names(bands: Sequence[Band]) -> str:
     if not 1 <= len(names) <= _MAX_BASELINES:
         return "the baseline"
     return " or ".join(formatting.one_line(name, _MAX_NAME) for name in names)
+
+
+def _add_counts(column: PictureColumn, counts: Mapping[str, Mapping[str, int]]) -> None:
+    """Adds a row for each implementation: its counts by the words of _COLOURS, as a bar and as numbers."""
+    words = [word for word in _COLOURS if any(of_one.get(word) for of_one in counts.values())]
+    names = {name: cut(formatting.one_line(name), _NAME, SIZE) for name in counts}
+    left = MARGIN + max((width(name, SIZE) for name in names.values()), default=0.0) + _BETWEEN
+    most = max((sum(of_one.values()) for of_one in counts.values()), default=0)
+    scale = (WIDTH - MARGIN - _COUNT * len(words) - left) / max(most, 1)
+    ends = [WIDTH - MARGIN - _COUNT * number for number in reversed(range(len(words)))]
+    for end, word in zip(ends, words, strict=True):
+        column.parts.append(svg.text(end, column.y + SIZE, word, anchor="end", size=SIZE, fill=_COLOURS[word], is_bold=True))
+    column.y += LINE if words else 0
+    for number, (name, of_one) in enumerate(counts.items()):
+        column.parts.append(svg.rectangle(0, column.y, WIDTH, _ROW, ("band", "page")[number % 2], role="band"))
+        column.parts.append(svg.text(MARGIN, column.y + _ROW / 2 + MIDDLE, names[name], size=SIZE))
+        _add_bar(column, [(word, of_one.get(word, 0)) for word in words], left, scale)
+        for end, word in zip(ends, words, strict=True):
+            count = svg.text(end, column.y + _ROW / 2 + MIDDLE, of_one.get(word, 0), anchor="end", size=SIZE)
+            column.parts.append(count)
+        column.y += _ROW
+
+
+def _add_bar(column: PictureColumn, parts: Sequence[tuple[str, int]], left: float, scale: float) -> None:
+    for word, count in parts:
+        if count:
+            top = column.y + (_ROW - _BAR) / 2
+            column.parts.append(svg.rectangle(left, top, count * scale, _BAR, _COLOURS[word], role="bar"))
+            left += count * scale

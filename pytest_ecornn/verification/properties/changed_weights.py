@@ -1,4 +1,6 @@
-"""Property: one weight that changes by itself between calls is used, in place or as other memory, and all others as before."""
+"""Properties of weights: one that changes by itself between calls is used, in place or as other memory, all others as before;
+and two layers of one case, alive at once, each compute with the weights that they were built on.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Call, Tensors
 from pytest_ecornn.verification.properties.graph_calls import check_allclose, labelled, needs_training, rotated, variants
 from pytest_ecornn.verification.properties.subject import PropertyContext
+from pytest_ecornn.verification.verification import ReferenceResult, failed_tensors
 
 _BEFORE = 128  # elements of a flat buffer, before the part that becomes a weight
 _MOST = 4  # weights of a case that are changed, each seed's from another one on
@@ -92,3 +95,19 @@ _WAYS: dict[str, Callable[[nn.Parameter, Tensor], None]] = {
     "changed in place through weight.data": _unseen,
     "replaced by a part of a flat buffer (weight.data = flat[a:b].view(...))": _part_of_a_buffer,
 }
+
+
+def layers_apart(subject: PropertyContext) -> str:
+    """The second against the reference, since a layer built on its weights might be given the first one's as well."""
+    problem = replace(subject.problem, weights=contents.make_weights(subject.case, "second"))
+    second = subject.built(subject.case, problem.weights)
+    message = _wrong(subject, problem, subject.run(problem, second))
+    if message and not _wrong(subject, subject.problem, subject.whole):  # or it is wrong whatever else is alive
+        return f"a second layer on weights of its own: {message.splitlines()[1].strip()}"
+    return labelled(subject.repeated(subject.whole, subject.run(subject.problem)), "the first layer, after a second was called")
+
+
+def _wrong(subject: PropertyContext, problem: Problem, tensors: Tensors) -> str:
+    """The tensors that the reference contradicts."""
+    verdicts = ReferenceResult(problem).compare(tensors, subject.declared)
+    return failed_tensors(subject.case.cell, subject.case, verdicts)

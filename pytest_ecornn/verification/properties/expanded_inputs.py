@@ -1,16 +1,20 @@
-"""Property: one initial state, or one sequence with its state and length, may stand for all of the batch by strides of 0."""
+"""Properties of tensors that stand for several: one initial state, or one sequence with its state and length, for all of the
+batch by strides of 0, and one tensor for every initial state, as `(zeros, zeros)` does.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from pytest_ecornn.cases import contents
-from pytest_ecornn.cases.contents import Problem
+from pytest_ecornn.cases.contents import Problem, placed_tensor
 from pytest_ecornn.contract import cells
 from pytest_ecornn.verification import overlap
 from pytest_ecornn.verification.agreement import ResultComparator
+from pytest_ecornn.verification.calls import Call, Tensors
 from pytest_ecornn.verification.properties.graph_calls import check_allclose, labelled
 from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext, copy_tensors
 
@@ -50,3 +54,24 @@ def _apart(like: Problem, problem: Problem) -> Problem:
     state = tuple(contents.placed_tensor(to).copy_(one) for to, one in zip(like.state, problem.state, strict=True))
     lengths = None if problem.lengths is None else problem.lengths.contiguous()
     return replace(problem, x=x, state=state, lengths=lengths)
+
+
+def same_state(subject: PropertyContext) -> str:
+    """Results against those of a call whose states have the same values in memory of their own; with gradients and without."""
+    first, *others = subject.problem.state or (None,)
+    if first is None or not others:
+        raise NotApplicable("no two initial states")
+    apart = replace(subject.problem, state=(first, *(placed_tensor(first) for _ in others)))
+    shared = replace(subject.problem, state=(first,) * (1 + len(others)))
+    for is_enabled in (False, True) if subject.case.training else (False,):
+        wanted, got = (_results(subject, problem, is_enabled) for problem in (apart, shared))
+        if message := check_allclose(subject, wanted, got, ResultComparator(apart, subject.declared)):
+            return labelled(message, "one tensor as all initial states" + ("" if is_enabled else ", without gradients"))
+    return ""
+
+
+def _results(subject: PropertyContext, problem: Problem, is_enabled: bool) -> Tensors:
+    call = Call(problem)
+    with torch.set_grad_enabled(is_enabled):
+        tensors = call.results_by_name(call.forward(subject.layer), ())
+    return {name: None if one is None else one.detach().clone() for name, one in tensors.items()}

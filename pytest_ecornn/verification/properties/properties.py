@@ -16,11 +16,8 @@ from pytest_ecornn.verification.properties import (
     conduct,
     expanded_inputs,
     incoming_gradients,
-    incoming_sizes,
-    layers_apart,
     relations,
     required_gradients,
-    same_state,
 )
 from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
 
@@ -55,7 +52,7 @@ PROPERTIES = (
     Property(
         "incoming_sizes",
         "incoming gradients are scaled as a loss is, and overflows show in gradients",
-        incoming_sizes.incoming_sizes,
+        incoming_gradients.incoming_sizes,
     ),
     Property("calls_interleaved", "backward passes may follow several calls, in any order", backward_passes.calls_interleaved),
     Property(
@@ -67,8 +64,8 @@ PROPERTIES = (
     Property("split", "two parts, the second from the first's final state, equal the whole", relations.split_in_time),
     Property("batch_order", "sequences in another order give the same results in that order", relations.batch_permutation),
     Property("expanded_inputs", "one state or sequence may stand for all by strides of 0", expanded_inputs.expanded_inputs),
-    Property("same_state", "one tensor may be every initial state", same_state.same_state),
-    Property("layers_apart", "two layers at once compute with weights of their own", layers_apart.layers_apart),
+    Property("same_state", "one tensor may be every initial state", expanded_inputs.same_state),
+    Property("layers_apart", "two layers at once compute with weights of their own", changed_weights.layers_apart),
     Property("weights_seen", "weights that change in place between calls are used", conduct.sees_weight_updates),
     Property("each_weight_seen", "one weight that changes by itself is used", changed_weights.each_weight_seen),
     Property("capture", "a CUDA graph of a call computes on the contents that it finds", conduct.graph_capturable),

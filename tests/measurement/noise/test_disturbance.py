@@ -17,12 +17,11 @@ import pytest
 
 from pytest_ecornn.measurement.clocks import Timer, WallTimer
 from pytest_ecornn.measurement.columns import TimingColumn
-from pytest_ecornn.measurement.noise import load as load_by_others
+from pytest_ecornn.measurement.noise import watch as noise_watch
 from pytest_ecornn.measurement.noise.baselines import compare_with_own_rows
 from pytest_ecornn.measurement.noise.bounds import TimedBlockBounds, describe, is_disturbed
-from pytest_ecornn.measurement.noise.load import MachineLoad
 from pytest_ecornn.measurement.noise.waits import OwnWaits, TimedSpan, Waited, WatchedClock, tick
-from pytest_ecornn.measurement.noise.watch import Watch
+from pytest_ecornn.measurement.noise.watch import MachineLoad, Watch
 from pytest_ecornn.reporting import csv_report, markdown
 from pytest_ecornn.reporting.console import progress
 from pytest_ecornn.reporting.terminal import summary_lines
@@ -95,9 +94,9 @@ class TestMachineLoad:
     @pytest.fixture(autouse=True)
     def two_processors(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = [0.0, 0.0]
-        monkeypatch.setattr(load_by_others, "usable_processors", lambda: {0, 2})
-        monkeypatch.setattr(load_by_others, "perf_counter", lambda: self.now[0])
-        monkeypatch.setattr(load_by_others, "process_time", lambda: self.now[1])
+        monkeypatch.setattr(noise_watch, "usable_processors", lambda: {0, 2})
+        monkeypatch.setattr(noise_watch, "perf_counter", lambda: self.now[0])
+        monkeypatch.setattr(noise_watch, "process_time", lambda: self.now[1])
         monkeypatch.setattr(os, "sysconf", lambda name: 100, raising=False)
 
     def test_others_are_what_our_processors_did_and_we_did_not(self, tmp_path: Path) -> None:
