@@ -9,15 +9,17 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from pytest_ecornn.contract import Case, Layer, Weights
 from pytest_ecornn.implementations._cuda.compile import with_index
-from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, kernel
+from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, kernel, wavefront
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu
+from pytest_ecornn.implementations.sparse_persistent_gpu import kernel as sparse_kernel
 from pytest_ecornn.suites.on_cuda import exit_code
-from pytest_ecornn.suites.promises.jitter import jittered
 from pytest_ecornn.suites.promises.repeats import BackgroundLoad, Build, Repeated, Tally, repeat
 
 # Of persistent_gpu, and of sparse_persistent_gpu those that are pruned. Few steps, so that there are many launches; in clusters
@@ -57,6 +59,34 @@ CASES = tuple(
     )
 )
 PARTS = ("alone", "busy", "jitter")
+_COMPILED_BY: tuple[Any, ...] = (kernel, sparse_kernel)  # what compiles with macros of its own
+
+
+@contextmanager
+def jittered(seed: int) -> Iterator[None]:
+    """Within it every launch is of a build with random waits, compiled at first use. Not for several threads at once.
+
+    What kernels do not wait for, but must, shows then (ecornn/common/jitter.cuh).
+    """
+    before = [module.macros for module in _COMPILED_BY]
+    for module, macros in zip(_COMPILED_BY, before, strict=True):
+        module.macros = _with_jitter(macros, seed)
+    _forget()
+    try:
+        yield
+    finally:
+        for module, macros in zip(_COMPILED_BY, before, strict=True):
+            module.macros = macros
+        _forget()
+
+
+def _with_jitter(macros: Any, seed: int) -> Any:
+    return lambda *given: (*macros(*given), ("JITTER", f"{seed}u"))
+
+
+def _forget() -> None:
+    wavefront.clear_cache()
+    sparse_kernel.clear_cache()
 
 
 def built(cases: Sequence[Case] = CASES, build: Build | None = None) -> list[Repeated]:

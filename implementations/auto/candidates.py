@@ -1,26 +1,32 @@
-"""The implementations that `auto` chooses from, without those that cannot win."""
+"""The implementations that `auto` chooses from, without those that cannot win, and the calls by which they are timed.
+
+These are on copies of the weights and random inputs of the case's sizes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import import_module
 
 import torch
+from torch import Tensor, nn
 
 from pytest_ecornn.autotune.selection import Choices
 from pytest_ecornn.autotune.timing import Candidate, probe_lengths
-from pytest_ecornn.contract import Case, Implementation, Weights
+from pytest_ecornn.contract import Case, Implementation, State, Weights, cells
 from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
 from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
 from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.implementations.auto import estimates
-from pytest_ecornn.implementations.auto.calls import copied, make_call
 
 # By kind of device and cell, in the order in which ties are resolved. scan_gpu_log, row_major_gpu and cusparse_gpu never win.
 _OF_NN_CELLS = {"cuda": ("cudnn", "persistent_gpu", "sparse_persistent_gpu", "transposed_gpu"), "cpu": ("torch_cpu",)}
 _OF_MIN_CELLS = {"cuda": ("scan_gpu", "scan_torch"), "cpu": ("scan_cpu", "scan_torch")}
 _LOOP = "sequential"
 _MAX_LOOP_STEPS = 4  # a step of the loop is some ten operators, each of which takes as long as a short scan
+_SEED = 0  # of the inputs of timed calls
 _MAX_SCAN_STEPS = 4096  # longer ones are timed at this length and half of it
 
 
@@ -88,3 +94,55 @@ def _of_nn_cells(case: Case, device: torch.device, names: list[str]) -> tuple[st
     if "persistent_gpu" in times_us and estimates.is_clear_win(times_us["persistent_gpu"], estimates.cudnn_us(case)):
         pruned["transposed_gpu"] = "persistent_gpu is estimated to be far faster than a launch a step"
     return min(times_us, key=times_us.__getitem__, default=names[0]), pruned
+
+
+def copied(weights: Weights) -> Weights:
+    """Copies of the weights, which no user's hook or optimizer sees."""
+    parameters = {name: nn.Parameter(one.detach().clone(), one.requires_grad) for name, one in weights.items()}
+    return Weights(parameters, weights.masks)
+
+
+def make_call(
+    cls: type[Implementation], case: Case, copies: Callable[[], Weights], device: torch.device, steps: int
+) -> Callable[[], object]:
+    """A call of an implementation on `steps` steps: forward, and in training the gradients of all leaves."""
+    shorter = replace(case, steps=steps)
+    weights = copies()
+    layer = cls().build(shorter, weights)
+    x, state, rest = _inputs(shorter, device)
+    if not case.training:
+        return lambda: _without_gradients(lambda: layer(x, state, *rest))
+    leaves = [one for one in (x, *cells.unpack_state(state), *weights.values()) if one.requires_grad]
+    incoming: list[Tensor] = []
+
+    def train() -> object:
+        with torch.enable_grad():
+            output, _ = layer(x, state, *rest)
+            if not incoming:
+                incoming.append(torch.ones_like(output))
+            return torch.autograd.grad(output, leaves, incoming, allow_unused=True)
+
+    return train
+
+
+def _without_gradients(call: Callable[[], object]) -> object:
+    with torch.no_grad():
+        return call()
+
+
+def _inputs(case: Case, device: torch.device) -> tuple[Tensor, State, list[Tensor | None]]:
+    """x, the initial states, and lengths and resets as a layer takes them, by a generator of their own."""
+    generator = torch.Generator(device).manual_seed(_SEED)
+
+    def values(*shape: int) -> Tensor:
+        value = torch.empty(shape, dtype=getattr(torch, case.dtype), device=device).normal_(generator=generator)
+        return value.requires_grad_(case.training)
+
+    outer = (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
+    x, hx, cell = values(*outer, cells.x_width(case)), [], cells.get(case.cell)
+    if case.has_state:
+        hx = [values(case.layers * case.directions, case.batch, case.hidden_size) for _ in cell.states]
+    lengths = torch.linspace(case.steps, 1, case.batch).ceil().long() if case.ragged else None
+    resets = torch.zeros(outer, dtype=torch.bool, device=device) if case.resets else None
+    state = None if not hx else tuple(hx) if len(hx) > 1 else hx[0]
+    return x, state, [lengths] if resets is None else [lengths, resets]

@@ -9,18 +9,24 @@ reads states up to the next multiple of 2,048, beyond the end of the array, so t
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pytest_ecornn.contract import Case, Cost, Layer, Weights
 from pytest_ecornn.implementations.peers._gates import input_gate_and_candidate
-from pytest_ecornn.implementations.peers._packages import import_quietly
+from pytest_ecornn.implementations.peers._packages import can_compile, import_quietly
 from pytest_ecornn.implementations.peers._parts import ScanPipeline
+from pytest_ecornn.implementations.peers._peer import ThirdPartyScan, skip_reason
+from pytest_ecornn.reference.precision import fp32_precision, whole_sums
 
 KERNELS = ("warp", "scalar")
 LONGEST = 65_536  # steps that warp takes
 _SHORTEST = 32  # likewise
 _BLOCK = 2048  # steps of scalar's
+_MOST_CHANNELS = 65_535  # the second dimension of a launch
 
 
 def padded(steps: int, kernel: str, is_training: bool) -> int:
@@ -73,3 +79,85 @@ def _finish_btd(states: Tensor, x: Tensor) -> Tensor:
 # Pre-activations [B, G*H, T] -> outputs [B, H, T]; and [B, T, G*H] -> [B, T, H], contiguous, the same between two copies.
 BCT = ScanPipeline(_prepare_bct, _scan, _finish_bct)
 BTD = ScanPipeline(_prepare_btd, _scan, _finish_btd)
+
+
+class AcceleratedScan(ThirdPartyScan):
+    """`is_by_sequence`: the product of each sequence writes [G*H, T], as the package scans, and outputs are a view of its
+    result; else the product writes [B, T, G*H], copied there and back."""
+
+    is_by_sequence = False
+
+    def unsupported(self, case: Case, device: torch.device) -> str | None:
+        if case.projected and self.is_by_sequence:
+            return "writes pre-activations as [B, G*H, T] by a product of its own; a projected case has [B, T, G*H]"
+        if reason := skip_reason(case, device, ("accelerated_scan", "triton")):
+            return reason
+        kernel = _kernel(case)
+        largest = case.batch * case.hidden_size * padded(case.steps, kernel, case.training)
+        if largest >= 2**31:
+            return f"B * H * T must be below 2^31 with T as {kernel} takes it, got {largest}"
+        if case.hidden_size > _MOST_CHANNELS:
+            return f"H must be at most {_MOST_CHANNELS}, got {case.hidden_size}"
+        return None
+
+    def build(self, case: Case, weights: Weights) -> Layer:
+        kernel = _kernel(case)
+        load(kernel)
+        self.set_notes("accelerated_scan", kernel)
+        run = BCT if self.is_by_sequence else BTD
+        run = run.compiled() if self.is_compiled else run
+        if not self.is_by_sequence:
+            return self.layer(case, weights, run, kernel)
+        from pytest_ecornn.implementations._common.scan_layer import make_layer
+
+        def product(x: Tensor, weight: Tensor) -> Tensor:
+            return sequence_products(x if case.batch_first else x.transpose(0, 1), weight, case.precision == "tf32")
+
+        def scan(x: Tensor, first: Tensor | None, bias: Tensor | None) -> Tensor:
+            output = run(x, first, case.cell, kernel, bias)  # [B, H, T]
+            return output.mT if case.batch_first else output.permute(2, 0, 1)
+
+        return make_layer(case, weights, product, scan)
+
+    def cost(self, case: Case) -> Cost:
+        """A scan reads two arrays and writes one; warp's is cleared before."""
+        gates = 3 if case.cell.startswith("minlstm") else 2
+        return self.scan_cost(case, 7 + (0 if self.is_by_sequence else 2 * gates), 4 + (0 if self.is_by_sequence else 2))
+
+
+def _kernel(case: Case) -> str:
+    """warp, which its author calls the faster one, where it can be compiled and takes so many steps."""
+    return "warp" if can_compile() and case.steps <= LONGEST else "scalar"
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, tf32: bool) -> Tensor:
+        ctx.tf32 = tf32
+        ctx.save_for_backward(x, weight)
+        return _batched(weight.expand(len(x), -1, -1), x.mT, tf32)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (x, weight), (of_x, of_weight, _) = ctx.saved_tensors, ctx.needs_input_grad
+        d_x = _batched(gradient.mT, weight.expand(len(x), -1, -1), ctx.tf32) if of_x else None
+        d_weight = _batched(gradient, x, ctx.tf32).sum(0, dtype=_wide(x)).to(x.dtype) if of_weight else None
+        return d_x, d_weight, None
+
+
+def _batched(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
+    with fp32_precision("matmul", "tf32" if tf32 else "ieee"), whole_sums(a.dtype):
+        return torch.bmm(a, b)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def sequence_products(x: Tensor, weight: Tensor, tf32: bool) -> Tensor:
+    """W x^T for each sequence, [B, T, I], [G*H, I] -> [B, G*H, T], contiguous: as a scan over contiguous time takes it.
+
+    torch's matmul would multiply x W^T and return a view of it; this is a batched product, in the case's precision both ways.
+    """
+    found: Tensor = _Product.apply(x, weight, tf32)  # type: ignore[no-untyped-call]
+    return found

@@ -9,14 +9,19 @@ the first step instead. fused_recurrent: one step after the other.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from pytest_ecornn.contract import Case, Cost, Layer, Weights
 from pytest_ecornn.implementations.peers._gates import input_gate_and_candidate
 from pytest_ecornn.implementations.peers._packages import import_quietly
 from pytest_ecornn.implementations.peers._parts import ScanPipeline
+from pytest_ecornn.implementations.peers._peer import ThirdPartyScan, skip_reason
 
 KERNELS = ("chunk", "fused_recurrent")
+_KERNEL = "chunk"  # by its authors' table the faster one from 128 steps on
+_MOST_SEQUENCES = 65_535  # the second dimension of a launch
 
 
 def _prepare(
@@ -46,3 +51,22 @@ def _finish(states: Tensor, x: Tensor) -> Tensor:
 
 # Pre-activations [B, T, G*H] -> outputs [B, T, H].
 BTD = ScanPipeline(_prepare, _scan, _finish)
+
+
+class FlashLinearAttention(ThirdPartyScan):
+    """The layers that scan by it."""
+
+    activation_error = 2.0**-22  # Triton's exp is the hardware's exponential
+
+    def unsupported(self, case: Case, device: torch.device) -> str | None:
+        if reason := skip_reason(case, device, ("fla", "triton")):
+            return reason
+        return f"B must be at most {_MOST_SEQUENCES}, got {case.batch}" if case.batch > _MOST_SEQUENCES else None
+
+    def build(self, case: Case, weights: Weights) -> Layer:
+        self.set_notes("fla", _KERNEL)
+        return self.layer(case, weights, BTD.compiled() if self.is_compiled else BTD, _KERNEL)
+
+    def cost(self, case: Case) -> Cost:
+        """A scan reads two arrays and writes two, then reads two and writes one."""
+        return self.scan_cost(case, 9, 7)

@@ -5,7 +5,7 @@ The package scans contiguous time, [B, C, T], so what x W^T writes is transposed
 
 from __future__ import annotations
 
-from pytest_ecornn.implementations.peers._accelerated_scan_layer import AcceleratedScan as Base
+from pytest_ecornn.implementations.peers._accelerated_scan import AcceleratedScan as Base
 
 
 class AcceleratedScan(Base):

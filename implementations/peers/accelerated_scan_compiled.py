@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ecornn.implementations.peers._accelerated_scan_layer import AcceleratedScan as Base
+from pytest_ecornn.implementations.peers._accelerated_scan import AcceleratedScan as Base
 
 
 class AcceleratedScanCompiled(Base):

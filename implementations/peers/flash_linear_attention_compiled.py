@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ecornn.implementations.peers._flash_linear_attention_layer import FlashLinearAttention as Base
+from pytest_ecornn.implementations.peers._flash_linear_attention import FlashLinearAttention as Base
 
 
 class FlashLinearAttentionCompiled(Base):

@@ -6,22 +6,201 @@ training step is forward and `backward()` into `.grad`, without an optimizer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
+import torch
+from torch import nn
+
+from pytest_ecornn.measurement.measurement import gc_disabled
+from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.results.formatting import significant
+from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
+from pytest_ecornn.suites.published.common import wall_clock
+from pytest_ecornn.suites.published.common.alternating import Replay
+from pytest_ecornn.suites.published.common.bars import MaxTarget, format_ratio
+from pytest_ecornn.suites.published.common.item_rows import measure_rest
+from pytest_ecornn.suites.published.common.optional import reason
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
-from pytest_ecornn.suites.published.host_time_parts import step_tables, step_times
+from pytest_ecornn.suites.published.selection_parts.modules import AUTO, BASELINE, make_module, precision_set
 from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
 
+PERSISTENT = "persistent_gpu"
+ARMS = (BASELINE, PERSISTENT, AUTO)
+_ROUNDS, _BLOCK_US, _MAX_CALLS = 15, 2e5, 200
+_WARM_CALLS = 30
 
-def make_plan(problems: Sequence[SelectionProblem] = step_times.PROBLEMS, device: str = "cuda") -> ReportPlan:
+Times = tuple[float, float, float]
+
+
+def _problem(cell: str, layers: int, hidden: int, batch: int, steps: int, precision: str, *options: str) -> SelectionProblem:
+    directions, mode = 1 + ("both directions" in options), "inference" if "inference" in options else "training"
+    return SelectionProblem("host", cell, layers, hidden, hidden, batch, steps, directions, precision, mode)
+
+
+PROBLEMS = (
+    _problem("lstm", 1, 512, 64, 35, "float16"),
+    _problem("gru", 1, 128, 16, 35, "float32"),
+    _problem("gru", 3, 96, 5, 20, "tf32", "both directions"),
+    _problem("lstm", 1, 512, 64, 35, "float16", "inference"),
+)
+
+
+@dataclass(frozen=True)
+class ArmTime:
+    """Times of a step in us: as called, of the host alone, from a graph. over_baseline: under 1 is faster, as called.
+
+    reason: why it has no times, or "".
+    """
+
+    called_us: Times | None = None
+    host_us: Times | None = None
+    replayed_us: Times | None = None
+    over_baseline: Ratio | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    problem: SelectionProblem
+    arms: dict[str, ArmTime] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return f"{self.problem}, {self.problem.mode}"
+
+
+def measure(
+    deadline: float, earlier: Sequence[Row] = (), problems: Sequence[SelectionProblem] = PROBLEMS, device: str = "cuda"
+) -> Iterator[Row]:
+    """Earlier rows, then one for each other problem; after `deadline` (of time.monotonic) the reason alone."""
+    return measure_rest(
+        problems,
+        earlier,
+        lambda row: row.problem,
+        deadline,
+        lambda one: _row(one, torch.device(device)),
+        lambda one, why: Row(one, dict.fromkeys(ARMS, ArmTime(reason=why))),
+    )
+
+
+def _row(problem: SelectionProblem, device: torch.device) -> Row:
+    calls: dict[str, Callable[[], Any]] = {}
+    reasons: dict[str, str] = {}
+    with precision_set(problem):
+        for name in ARMS:
+            try:
+                calls[name] = make_step(problem, make_module(problem, name, device), device)
+                for _ in range(_WARM_CALLS):
+                    calls[name]()
+            except Exception as error:  # one arm's failure must not end the others' measurement
+                calls.pop(name, None)
+                reasons[name] = reason(error)
+        with gc_disabled():
+            samples, launches = wall_clock.sample_launches(calls, device, _ROUNDS, _BLOCK_US, _MAX_CALLS)
+            graphs = _graphs(calls) if device.type == "cuda" else {}
+            replays = wall_clock.sample(graphs, device, _ROUNDS, _BLOCK_US, _MAX_CALLS)
+    timed = partial(_arm, samples, launches, replays)
+    return Row(problem, {name: timed(name) if name in calls else ArmTime(reason=reasons[name]) for name in ARMS})
+
+
+def _graphs(calls: Mapping[str, Callable[[], Any]]) -> dict[str, Replay]:
+    """A graph of each call; what cannot be captured has none."""
+    graphs = {}
+    for name, call in calls.items():
+        try:
+            graphs[name] = Replay(call)
+        except Exception as error:  # one arm's failure must not end the others' measurement
+            print(f"{name} has no graph: {reason(error)}", flush=True)
+    return graphs
+
+
+Samples = Mapping[str, Sequence[float]]
+
+
+def _arm(called: Samples, launched: Samples, replayed: Samples, name: str) -> ArmTime:
+    return ArmTime(
+        median_interval(called[name]),
+        median_interval(launched[name]),
+        median_interval(replayed[name]) if name in replayed else None,
+        paired_ratio(called[name], called[BASELINE]) if BASELINE in called else None,
+    )
+
+
+def make_step(problem: SelectionProblem, module: nn.Module, device: torch.device) -> Callable[[], Any]:
+    """A forward pass without gradients, or one with `backward()` into the parameters' `.grad`."""
+    dtype = getattr(torch, problem.dtype)
+    x = torch.randn(problem.steps, problem.batch, problem.input_size, device=device, dtype=dtype)
+    gradient = torch.randn(problem.steps, problem.batch, problem.hidden_size * problem.directions, device=device, dtype=dtype)
+
+    def infer() -> None:
+        with torch.no_grad():
+            module(x)
+
+    def train() -> None:
+        module.zero_grad(set_to_none=True)
+        module(x)[0].backward(gradient)
+
+    return infer if problem.mode == "inference" else train
+
+
+TARGETS = dict(zip(PROBLEMS, ((AUTO, 0.6), (AUTO, 0.8), (PERSISTENT, 1.0), (AUTO, 1.0)), strict=True))
+
+
+def render(rows: Sequence[Row]) -> str:
+    header = ("step", "pass", "module", "as called, us", f"over {BASELINE}", "host, us", "from a graph, us")
+    lines = [_cells(row, name, row.arms[name]) for row in rows for name in ARMS if not row.arms[name].reason]
+    reasons = [(row.label, name, arm.reason) for row in rows for name, arm in row.arms.items() if arm.reason]
+    return document(
+        [
+            "## Steps",
+            "As called: wall clock of blocks of calls that take turns, the device idle before and after. Host: until the calls "
+            "of the same blocks return. From a graph: one CUDA graph a step. Medians. Ratios below 1 mean that the module is "
+            "faster (99 % intervals).",
+            table(header, lines, header[3:]) if lines else "",
+            "\n".join(f"- {escape(label)}, {name}: {escape(reason)}" for label, name, reason in reasons),
+            targets(rows),
+        ]
+    )
+
+
+def _cells(row: Row, name: str, arm: ArmTime) -> list[str]:
+    ratio = format_ratio(arm.over_baseline) if arm.over_baseline else "-"
+    times = [_median(found) for found in (arm.called_us, arm.host_us, arm.replayed_us)]
+    return [escape(str(row.problem)), row.problem.mode, name, times[0], ratio, *times[1:]]
+
+
+def _median(found: Times | None) -> str:
+    return significant(found[0], 4) if found else "-"
+
+
+def targets(rows: Sequence[Row]) -> str:
+    """Returns a table of the bars and what was measured."""
+    lines = list(_target_lines(rows))
+    return table(("step", "figure", "measured", "bar", "holds"), lines) if lines else ""
+
+
+def _target_lines(rows: Sequence[Row]) -> Iterator[list[str]]:
+    for row in rows:
+        if row.problem not in TARGETS:
+            continue
+        name, limit = TARGETS[row.problem]
+        if ratio := row.arms[name].over_baseline:
+            bar = MaxTarget(limit)
+            found = ratio.ratio, ratio.low, ratio.high
+            yield [escape(row.label), f"{name} over {BASELINE}", format_ratio(ratio), str(bar), bar.is_met(found)]
+
+
+def make_plan(problems: Sequence[SelectionProblem] = PROBLEMS, device: str = "cuda") -> ReportPlan:
     """The report on these problems."""
-    measure = partial(step_times.measure, problems=problems, device=device)
+    measured = partial(measure, problems=problems, device=device)
     return ReportPlan(
         "host_time",
         "The host's time in short steps on this machine",
         schema_version=1,
-        parts={"steps": Section(measure, step_tables.render, 1.0, row=step_times.Row, is_resumable=True)},
+        parts={"steps": Section(measured, render, 1.0, row=Row, is_resumable=True)},
         order=("steps",),
         seconds=120.0,
     )

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
-from pytest_ecornn.suites.published.language_model_parts import loss_tables, losses, throughput, throughput_tables, words
+from pytest_ecornn.suites.published.language_model_parts import losses, throughput, throughput_tables, words
 from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS
 from pytest_ecornn.suites.published.language_model_parts.words import Corpus
 
@@ -38,8 +38,8 @@ def make_plan(corpora: Sequence[Corpus], device: str = "cuda") -> ReportPlan:
             "words": Section(
                 rates, throughput_tables.render, 0.6, throughput_tables.figures, throughput.Row, True, tuple(PRECISIONS)
             ),
-            "losses": Section(curves, loss_tables.render_curves, 0.3, row=losses.CurveRow, is_resumable=True),
-            "seeds": Section(seeds, loss_tables.render_seeds, 0.1, row=losses.SeedRow, is_resumable=True),
+            "losses": Section(curves, losses.render_curves, 0.3, row=losses.CurveRow, is_resumable=True),
+            "seeds": Section(seeds, losses.render_seeds, 0.1, row=losses.SeedRow, is_resumable=True),
         },
         order=("words", "losses", "seeds"),
         seconds=540.0,

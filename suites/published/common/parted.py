@@ -21,8 +21,7 @@ from pytest_ecornn.results.run_info import check_fingerprint
 from pytest_ecornn.results.shard import Shard, shard_argument
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.common import runs
-from pytest_ecornn.suites.published.common.merged_rows import is_late, merge_rows, missing
-from pytest_ecornn.suites.published.common.optional import reason
+from pytest_ecornn.suites.published.common.optional import NOT_REACHED, OUT_OF_MEMORY, reason
 from pytest_ecornn.suites.published.common.rebuilt import from_json
 from pytest_ecornn.suites.published.common.runs import Run
 from pytest_ecornn.system import machine, memory
@@ -283,3 +282,28 @@ class Report:
         for name in self.rows:
             for file, picture in self._figures(name).items():
                 files.write(folder / file, picture)
+
+
+def is_late(row: Any) -> bool:
+    return NOT_REACHED in repr(row)
+
+
+def missing(row: Any) -> int:
+    """How many figures a later run measures: those not reached, or for which memory did not suffice beside other processes."""
+    text = repr(row)
+    return text.count(NOT_REACHED) + text.count(OUT_OF_MEMORY)
+
+
+def merge_rows(rows: Sequence[Any], others: Sequence[Any], where: str) -> list[Any]:
+    """Both, one for each label: the row that lacks fewer figures, the former of two that lack as many.
+
+    A row stays whole: its ratios were measured together. Raises ValueError where two that lack nothing differ.
+    """
+    found = {row.label: row for row in rows}
+    for row in others:
+        known = found.setdefault(row.label, row)
+        if missing(row) < missing(known):
+            found[row.label] = row
+        elif row != known and not missing(row) and not missing(known):
+            raise ValueError(f"{where}: {row.label} has other figures than in a report before it")
+    return list(found.values())

@@ -20,6 +20,7 @@ from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, compile_layer, status_of
 from pytest_ecornn.implementations.persistent_gpu.kernel import Shape as TrackShape
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
+from pytest_ecornn.implementations.persistent_gpu.tiling import TILE, WARPS
 from pytest_ecornn.measurement.capture import graph_count
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, significant
@@ -29,12 +30,19 @@ from pytest_ecornn.suites.published.common.bars import MaxTarget, interval
 from pytest_ecornn.suites.published.common.case_times import precision_of
 from pytest_ecornn.suites.published.common.item_rows import measure_each
 from pytest_ecornn.suites.published.common.verified import prepared
-from pytest_ecornn.suites.published.persistent_parts.persistent_floor import floor_us
 
 OURS = "persistent_gpu"
 CELL, STEPS = "lstm", 1024
 _BLOCK_US = 10e3
 _OPS = torch.ops.pytest_ecornn
+# Of an H200, for the floor of a step.
+CLOCKS_A_US = 1980
+LATENCY_US = 0.2  # one way, measured, every block telling all others a few bytes
+TOLD_BYTES_A_CLOCK = 32  # that come to a block
+PRODUCT_CLOCKS = 6.1  # of a quarter of a multiprocessor, for 16 rows, 8 columns and 32 bytes of what is summed over
+QUARTERS = 4
+FRAGMENT_BYTES = 8192  # of the weights, of all warps of a block
+SHARED_BYTES_A_CLOCK, LEFT_OVER_BYTES_A_CLOCK = 128, 64  # from shared memory, and by way of it from the L2 cache
 
 
 @dataclass(frozen=True)
@@ -168,3 +176,27 @@ def _figures(row: Row) -> Iterator[str]:
         return
     yield from (interval(row.step_us), str(row.shape.bar), row.shape.bar.is_met(row.step_us))
     yield from (significant(row.floor_us), percent(row.floor_us / row.step_us[0]))
+
+
+def handoff_us(form: Form) -> float:
+    """Time until all blocks' values of one tile of sequences have arrived, in microseconds."""
+    return LATENCY_US + form.received_bytes / TOLD_BYTES_A_CLOCK / CLOCKS_A_US
+
+
+def busy_us(form: Form) -> float:
+    """The products of a tile, or the reads of their weights, whichever takes longer: they overlap."""
+    products = form.fragments * WARPS / QUARTERS * form.problem.arithmetic.products * PRODUCT_CLOCKS * form.wide / TILE
+    from_smem, streamed = form.smem_fragments * FRAGMENT_BYTES, form.streamed_fragments * FRAGMENT_BYTES
+    reads = from_smem / SHARED_BYTES_A_CLOCK + streamed / LEFT_OVER_BYTES_A_CLOCK
+    return max(products, reads) / CLOCKS_A_US
+
+
+def floor_us(form: Form) -> float:
+    """Least time of a step of all tiles, in microseconds: one tile's states travel during another's products.
+
+    A step cannot end before its states have come from every block of the cluster, nor before the tensor cores have multiplied
+    what a block keeps of the weights and read that part of it which is not in registers. What gates, barriers and stores take
+    comes on top: a floor is what a perfect overlap would leave.
+    """
+    busy = busy_us(form)
+    return max(form.tiles * busy, busy + handoff_us(form))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Case, Implementation, cells
 from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
-from pytest_ecornn.implementations.peers import _accelerated_scan, _accelerated_scan_layer, _flash_linear_attention, _peer
+from pytest_ecornn.implementations.peers import _accelerated_scan, _flash_linear_attention, _peer
 from pytest_ecornn.run.discovery import discover
 from pytest_ecornn.verification.verification import Candidate, failure_message
 from tests.helpers import peer_doubles
@@ -58,7 +58,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["warp", "scalar"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The kernel that accelerated-scan's layers take."""
-    monkeypatch.setattr(_accelerated_scan_layer, "_kernel", lambda case: request.param)
+    monkeypatch.setattr(_accelerated_scan, "_kernel", lambda case: request.param)
     return str(request.param)
 
 
@@ -141,7 +141,7 @@ def test_what_a_kernel_is_given_is_what_it_takes() -> None:
 @pytest.mark.parametrize("case", JUDGED)
 @pytest.mark.parametrize("name", EAGER)
 def test_the_layer_passes_the_tolerance_rule(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_accelerated_scan_layer, "_kernel", lambda case: "warp")
+    monkeypatch.setattr(_accelerated_scan, "_kernel", lambda case: "warp")
     judged(name, Case.parse(case))
 
 
@@ -155,7 +155,7 @@ def test_pre_activations_pass_the_tolerance_rule(name: str, case: str, kernel: s
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("name", [name for name in PEERS if "compiled" in name])
 def test_the_compiled_layer_is_one_graph_before_the_scan_and_one_after(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_accelerated_scan_layer, "_kernel", lambda case: "warp")
+    monkeypatch.setattr(_accelerated_scan, "_kernel", lambda case: "warp")
     graphs: list[object] = []
 
     def count(graph: Callable[..., object], example_inputs: object) -> Callable[..., object]:
@@ -173,8 +173,9 @@ def test_the_compiled_layer_is_one_graph_before_the_scan_and_one_after(name: str
 @pytest.mark.usefixtures("installed")
 def test_the_product_by_sequence_writes_time_last_and_outputs_are_a_view(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensor] = []
-    monkeypatch.setattr(_accelerated_scan_layer, "_kernel", lambda case: "warp")
-    monkeypatch.setattr(_accelerated_scan_layer, "BCT", lambda x, *rest: seen.append(x) or _accelerated_scan.BCT(x, *rest))
+    pipeline = _accelerated_scan.BCT
+    monkeypatch.setattr(_accelerated_scan, "_kernel", lambda case: "warp")
+    monkeypatch.setattr(_accelerated_scan, "BCT", lambda x, *rest: seen.append(x) or pipeline(x, *rest))
     case = Case.parse("mingru-T32-B3-I9-H5-float32-batchfirst")
     judged("accelerated_scan_bct", case)
     assert {tuple(x.shape) for x in seen} == {(3, 10, 32)}
@@ -235,11 +236,11 @@ def test_scalar_is_taken_where_nothing_compiles_warp_or_time_is_too_long(monkeyp
 
     case = Case.parse("mingru-T65536-B1-H1-float32-cuda")
     monkeypatch.setattr(torch.utils.cpp_extension, "CUDA_HOME", None)
-    assert _accelerated_scan_layer._kernel(case) == "scalar"
+    assert _accelerated_scan._kernel(case) == "scalar"
     monkeypatch.setattr(torch.utils.cpp_extension, "CUDA_HOME", "/usr/local/cuda")
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    assert _accelerated_scan_layer._kernel(case) == "warp"
-    assert _accelerated_scan_layer._kernel(replace(case, steps=65_537)) == "scalar"
+    assert _accelerated_scan._kernel(case) == "warp"
+    assert _accelerated_scan._kernel(replace(case, steps=65_537)) == "scalar"
 
 
 @pytest.mark.usefixtures("installed")

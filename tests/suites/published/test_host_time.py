@@ -13,8 +13,7 @@ from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import host_time
 from pytest_ecornn.suites.published.common.optional import NOT_REACHED
 from pytest_ecornn.suites.published.common.rebuilt import from_json
-from pytest_ecornn.suites.published.host_time_parts import step_tables, step_times
-from pytest_ecornn.suites.published.host_time_parts.step_times import ARMS, PROBLEMS, ArmTime, Row
+from pytest_ecornn.suites.published.host_time import ARMS, PROBLEMS, ArmTime, Row
 from pytest_ecornn.suites.published.selection_parts.modules import BASELINE, make_module
 
 SMALL = replace(PROBLEMS[1], hidden_size=4, input_size=4, batch=2, steps=3)
@@ -23,7 +22,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_times, "_BLOCK_US", 2e3)
+    monkeypatch.setattr(host_time, "_BLOCK_US", 2e3)
 
 
 def row(of_ours: float) -> Row:
@@ -32,7 +31,7 @@ def row(of_ours: float) -> Row:
 
 
 def test_small_steps_are_measured_on_a_cpu() -> None:
-    (found,) = step_times.measure(float("inf"), problems=[SMALL], device="cpu")
+    (found,) = host_time.measure(float("inf"), problems=[SMALL], device="cpu")
     assert found.arms["persistent_gpu"].reason
     for name in (BASELINE, "auto"):
         arm = found.arms[name]
@@ -42,12 +41,12 @@ def test_small_steps_are_measured_on_a_cpu() -> None:
         assert arm.replayed_us is None
     assert found.arms[BASELINE].over_baseline == Ratio(1.0, 1.0, 1.0)
     assert from_json(Row, json.loads(json.dumps(asdict(found)))) == found
-    assert f"- {found.label}, persistent_gpu: " in step_tables.render([found])
+    assert f"- {found.label}, persistent_gpu: " in host_time.render([found])
 
 
 def test_a_training_step_fills_the_gradients_anew() -> None:
     module = make_module(SMALL, BASELINE, CPU)
-    step = step_times.make_step(SMALL, module, CPU)
+    step = host_time.make_step(SMALL, module, CPU)
     step()
     first = [parameter.grad for parameter in module.parameters()]
     step()
@@ -59,19 +58,19 @@ def test_a_training_step_fills_the_gradients_anew() -> None:
 def test_inference_leaves_no_gradients() -> None:
     problem = replace(SMALL, mode="inference")
     module = make_module(problem, BASELINE, CPU)
-    step_times.make_step(problem, module, CPU)()
+    host_time.make_step(problem, module, CPU)()
     assert all(parameter.grad is None for parameter in module.parameters())
 
 
 def test_bars_are_of_the_problems_of_the_report() -> None:
-    assert set(step_tables.TARGETS) == set(PROBLEMS)
+    assert set(host_time.TARGETS) == set(PROBLEMS)
     for measured, holds in ((0.58, "yes"), (0.62, "no"), (0.6, "unclear")):
-        assert step_tables.targets([row(measured)]).splitlines()[-1].split(" | ")[-1] == f"{holds} |"
-    assert step_tables.targets([replace(row(0.5), problem=SMALL)]) == ""
+        assert host_time.targets([row(measured)]).splitlines()[-1].split(" | ")[-1] == f"{holds} |"
+    assert host_time.targets([replace(row(0.5), problem=SMALL)]) == ""
 
 
 def test_what_is_not_reached_says_so() -> None:
-    (late,) = step_times.measure(0.0, problems=[SMALL], device="cpu")
+    (late,) = host_time.measure(0.0, problems=[SMALL], device="cpu")
     assert {arm.reason for arm in late.arms.values()} == {NOT_REACHED}
 
 

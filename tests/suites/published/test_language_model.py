@@ -18,7 +18,6 @@ from pytest_ecornn.suites.published import language_model
 from pytest_ecornn.suites.published.common.optional import NOT_REACHED
 from pytest_ecornn.suites.published.common.rebuilt import from_json
 from pytest_ecornn.suites.published.language_model_parts import (
-    loss_tables,
     losses,
     recurrent_layers,
     throughput,
@@ -297,10 +296,10 @@ def test_a_captured_step_trains_as_one_that_is_called(name: str, precision: str)
 
 def test_losses_that_differ_are_said() -> None:
     curves = {"nn.LSTM": losses.Curve(1e-7, 1e-6, 3.0), "auto": losses.Curve(3e-7, 1e-6, 3.0)}
-    text = loss_tables.render_curves([losses.CurveRow(small(), "pairs", curves, (2e-7, 2e-6))])
+    text = losses.render_curves([losses.CurveRow(small(), "pairs", curves, (2e-7, 2e-6))])
     assert [one[7] for one in cells_of(text, "2 x 16, float32, pairs")] == ["yes", "no"]
     seeds = {"nn.LSTM": [3.0, 3.1, 3.2], "auto": [3.1, 3.2, 3.3], "persistent_gpu": [3.5, 3.6, 3.7]}
-    text = loss_tables.render_seeds([losses.SeedRow(small(), "pairs", seeds, {"transposed_gpu": "does not run"})])
+    text = losses.render_seeds([losses.SeedRow(small(), "pairs", seeds, {"transposed_gpu": "does not run"})])
     lines = {one[1]: one[2:] for one in cells_of(text, "2 x 16, float32, pairs, dropout 0")}
     assert lines["auto"] == ["3.2000", "0.10", "yes"]
     assert lines["persistent_gpu"][2] == "no"

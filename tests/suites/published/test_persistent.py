@@ -27,7 +27,6 @@ from pytest_ecornn.suites.published.common.bars import MaxTarget, MinTarget
 from pytest_ecornn.suites.published.common.case_times import CALLED, TIMING_MODES
 from pytest_ecornn.suites.published.persistent_parts import (
     persistent_flashrnn,
-    persistent_floor,
     persistent_host,
     persistent_memory,
     persistent_steps,
@@ -66,36 +65,36 @@ def us(clocks: float) -> float:
 
 
 def test_a_step_waits_for_what_is_handed_on_and_then_multiplies() -> None:
-    assert persistent_floor.FRAGMENT_BYTES == tiling.FRAGMENT_BYTES
+    assert persistent_steps.FRAGMENT_BYTES == tiling.FRAGMENT_BYTES
     assert form().fragments_per_warp == 16
-    assert persistent_floor.handoff_us(form()) == pytest.approx(0.2 + us(32 * 8 * 2 * 16 / 32))
-    assert persistent_floor.busy_us(form()) == pytest.approx(us(16 * 2 * 2 * 6.1))
-    assert persistent_floor.floor_us(form()) == pytest.approx(0.2 + us(256 + 390.4))
+    assert persistent_steps.handoff_us(form()) == pytest.approx(0.2 + us(32 * 8 * 2 * 16 / 32))
+    assert persistent_steps.busy_us(form()) == pytest.approx(us(16 * 2 * 2 * 6.1))
+    assert persistent_steps.floor_us(form()) == pytest.approx(0.2 + us(256 + 390.4))
 
 
 def test_reads_of_weights_overlap_with_products() -> None:
     shared, left_over = form(reg_fragments=8, smem_fragments=8), form(reg_fragments=2, smem_fragments=8, stream_stages=2)
     assert left_over.streamed_fragments == 6
-    assert persistent_floor.busy_us(shared) == pytest.approx(us(8 * 64))  # over the products' 390
-    assert persistent_floor.busy_us(form(reg_fragments=12, smem_fragments=4)) == persistent_floor.busy_us(form())
-    assert persistent_floor.busy_us(left_over) == pytest.approx(us(8 * 64 + 6 * 128))
+    assert persistent_steps.busy_us(shared) == pytest.approx(us(8 * 64))  # over the products' 390
+    assert persistent_steps.busy_us(form(reg_fragments=12, smem_fragments=4)) == persistent_steps.busy_us(form())
+    assert persistent_steps.busy_us(left_over) == pytest.approx(us(8 * 64 + 6 * 128))
 
 
 def test_a_part_in_two_halves_is_multiplied_once() -> None:
     problem = ProblemSize("lstm", 650, 32, MathMode.of("float32", "ieee"))
     plain = NTiledGridConfig(problem, 12, 55, 1, 8, reg_fragments=18, is_grid=True, n_tiles=2)
-    assert persistent_floor.busy_us(replace(plain, reg_fragments=36, presplit_fragments=18)) == persistent_floor.busy_us(plain)
+    assert persistent_steps.busy_us(replace(plain, reg_fragments=36, presplit_fragments=18)) == persistent_steps.busy_us(plain)
 
 
 def test_products_of_float32s_accuracy_are_three_of_tf32() -> None:
-    split, tf32 = (persistent_floor.busy_us(form("float32", precision, reg_fragments=32)) for precision in ("ieee", "tf32"))
+    split, tf32 = (persistent_steps.busy_us(form("float32", precision, reg_fragments=32)) for precision in ("ieee", "tf32"))
     assert split == pytest.approx(3 * tf32)
 
 
 def test_several_tiles_hide_the_handoff_behind_each_other_s_products() -> None:
-    busy, handoff = persistent_floor.busy_us(form()), persistent_floor.handoff_us(form())
+    busy, handoff = persistent_steps.busy_us(form()), persistent_steps.handoff_us(form())
     assert busy < handoff < 2 * busy
-    floors = [persistent_floor.floor_us(form(tiles=tiles)) for tiles in (1, 2, 3, 4)]
+    floors = [persistent_steps.floor_us(form(tiles=tiles)) for tiles in (1, 2, 3, 4)]
     assert floors == pytest.approx([busy + handoff, busy + handoff, 3 * busy, 4 * busy])
 
 
