@@ -18,6 +18,7 @@ from rich.console import Console
 
 from pytest_ecornn import reporting
 from pytest_ecornn.reporting import ReportError, files, json_report, markdown_syntax, standing, terminal
+from pytest_ecornn.reporting.console.progress import Progress
 from pytest_ecornn.reporting.pictures import summary
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row, TensorError
@@ -309,7 +310,7 @@ def test_summary_counts_rows_and_verdicts() -> None:
 
 def test_progress_is_a_line_a_row_where_there_is_no_terminal() -> None:
     out = io.StringIO()
-    progress = terminal.Progress(out)
+    progress = Progress(out)
     for done, one in enumerate([sample_rows()[2], *hostile_rows()[1:4]], 3):
         progress.row_done(one, done, 24)
     progress.stop()
@@ -322,7 +323,7 @@ def test_progress_is_a_line_a_row_where_there_is_no_terminal() -> None:
 
 def test_rows_that_are_only_verified_share_lines_and_none_is_lost() -> None:
     out = io.StringIO()
-    progress = terminal.Progress(out, folds=True)
+    progress = Progress(out, folds=True)
     verified = [drawn(name, "lstm") for name in ("a", "b", "c")] * 4
     for done, one in enumerate([*verified, sample_rows()[2], drawn("d", "gru")], 1):
         progress.row_done(one, done, 14)
@@ -343,7 +344,7 @@ class Terminal(io.StringIO):
 def test_progress_on_a_terminal_is_a_bar_that_vanishes_and_keeps_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     out = Terminal()
-    progress = terminal.Progress(out)
+    progress = Progress(out)
     for done, one in enumerate(sample_rows()[19:22], 1):
         progress.row_done(one, done, 3)
     progress.stop()
@@ -395,7 +396,7 @@ def test_the_terminal_shows_device_only_times_below_and_counts_them_apart() -> N
     (line,) = terminal.summary_lines(gpu_rows(), set())
     assert line == "3 rows: 3 passed; 1 faster, 1 slower (against base); device only: 1 slower"
     out = io.StringIO()
-    terminal.Progress(out).row_done(gpu_rows()[1], 1, 3)
+    Progress(out).row_done(gpu_rows()[1], 1, 3)
     assert "80.0 us, 0.80 [0.78, 0.82] x base: faster; device only 30.0 us, 1.50 [1.47, 1.53] x base: slower" in out.getvalue()
 
 

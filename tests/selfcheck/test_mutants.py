@@ -36,7 +36,7 @@ FAMILIES = {
 BY_QUICK = 0.95
 FAULTS = trial.all_trials("fault")
 
-pytestmark = pytest.mark.usefixtures("one_thread", "_references_cached")
+pytestmark = pytest.mark.usefixtures("_references_cached")
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,6 @@ from pytest_ecornn.implementations.persistent_gpu.streaming.configs import strea
 from pytest_ecornn.implementations.persistent_gpu.streaming.cost import gemm_step_us
 from pytest_ecornn.implementations.persistent_gpu.tiling import WARPS
 from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig, WgmmaForwardConfig
-from pytest_ecornn.suites.forms_gpu import kind_of
 from tests.helpers.persistent import A100, ARITHMETICS
 from tests.helpers.simulated_kernels import CELLS
 from tests.simulator.clusters_on_cpu import H200
@@ -218,7 +217,7 @@ CHOICES = [
 )
 def test_the_choice(problem: ProblemSize, device: Device, expected: str) -> None:
     chosen = select_config(problem, device)
-    assert re.match(expected, chosen if isinstance(chosen, str) else f"{kind_of(chosen)}; {chosen}")
+    assert re.match(expected, chosen if isinstance(chosen, str) else f"{chosen.kind}; {chosen}")
 
 
 def test_small_layers_of_many_sequences_run_in_blocks_where_their_input_is_given() -> None:

@@ -21,7 +21,6 @@ from pytest_ecornn.verification.guards.background import ThreadGuard
 from pytest_ecornn.verification.verification import Candidate
 
 CASE = Case(cell="gru", steps=4, batch=2, hidden_size=8)
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize(
