@@ -13,7 +13,7 @@ from torch import Tensor
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights, cells
 from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations._common.input_projection import gate_products, product_cost
-from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
+from pytest_ecornn.implementations._common.recurrent_problem import NN_CELLS
 from pytest_ecornn.reference.precision import tf32_refusal
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import count, ratio_interval, significant
 from pytest_ecornn.suites.on_cuda import exit_code
-from pytest_ecornn.suites.promises import agreement, first_use, planted, verdicts
+from pytest_ecornn.suites.promises import agreement, first_use, verdicts
 from pytest_ecornn.system import machine
 
 Line = tuple[str, str, str, str]  # promise, bar, measured, whether it is kept
@@ -75,7 +75,7 @@ def _verdicts(tallies: Sequence[verdicts.Tally]) -> Iterable[Line]:
     right, total = verdicts.count_correct(tallies, verdicts.PLANTED)
     if total:
         ratios = [one.measured.ratio for one in tallies if one.what == verdicts.PLANTED and one.measured]
-        label = f"{planted.SHARE:.0%} planted (measured {min(ratios):.4f} to {max(ratios):.4f}): called slower"
+        label = f"{verdicts.SHARE:.0%} planted (measured {min(ratios):.4f} to {max(ratios):.4f}): called slower"
         is_kept = right >= (1 - verdicts.MAX_ERROR_RATE) * total
         yield label, f"at least {1 - verdicts.MAX_ERROR_RATE:.0%}", verdicts.share_text(right, total), _kept(is_kept)
 

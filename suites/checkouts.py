@@ -22,7 +22,7 @@ from typing import Any
 
 from pytest_ecornn.reporting.markdown_syntax import table
 from pytest_ecornn.suites.on_cuda import exit_code
-from pytest_ecornn.suites.published.common.ratios import geometric_mean
+from pytest_ecornn.suites.published.common.bars import geometric_mean
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKER = Path(__file__).with_name("_checkout_worker.py")

@@ -28,7 +28,7 @@ from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shap
 from pytest_ecornn.implementations.row_major_gpu import RowMajorGpu
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
-from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, cost_model
+from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, heuristics
 from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
 from pytest_ecornn.suites.forms_gpu import force_config
 from pytest_ecornn.verification import calls
@@ -175,12 +175,12 @@ def _in_waves() -> Iterator[None]:
 @contextmanager
 def _in_clusters() -> Iterator[None]:
     """Within it clusters are chosen as if sending took no time."""
-    usual = cost_model.H200
-    cost_model.H200 = replace(usual, send_clocks=-1e9)
+    usual = heuristics.H200
+    heuristics.H200 = replace(usual, send_clocks=-1e9)
     try:
         yield
     finally:
-        cost_model.H200 = usual
+        heuristics.H200 = usual
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

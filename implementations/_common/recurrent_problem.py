@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 
 from pytest_ecornn.contract import Case, cells
-from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
 from pytest_ecornn.implementations._cuda.compile import HOPPER
 
+NN_CELLS = ("rnn_tanh", "rnn_relu", "lstm", "gru")
 GATES = {name: len(cells.get(name).gates) for name in NN_CELLS}
 PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of a layer in one direction
 _GROUP = 17  # multiprocessors that a cluster must lie within: the chip's groups have 16 to 18

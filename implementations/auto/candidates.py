@@ -17,7 +17,7 @@ from pytest_ecornn.autotune.selection import Choices
 from pytest_ecornn.autotune.timing import Candidate, probe_lengths
 from pytest_ecornn.contract import Case, Implementation, State, Weights, cells
 from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
-from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
+from pytest_ecornn.implementations._common.recurrent_problem import NN_CELLS
 from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.implementations.auto import estimates
 

@@ -16,10 +16,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from pytest_ecornn.contract import Case, Cost, Layer, Weights
-from pytest_ecornn.implementations.peers._gates import input_gate_and_candidate
-from pytest_ecornn.implementations.peers._packages import can_compile, import_quietly
-from pytest_ecornn.implementations.peers._parts import ScanPipeline
-from pytest_ecornn.implementations.peers._peer import ThirdPartyScan, skip_reason
+from pytest_ecornn.implementations.peers._peer import (
+    ScanPipeline,
+    ThirdPartyScan,
+    can_compile,
+    import_quietly,
+    input_gate_and_candidate,
+    skip_reason,
+)
 from pytest_ecornn.reference.precision import fp32_precision, whole_sums
 
 KERNELS = ("warp", "scalar")

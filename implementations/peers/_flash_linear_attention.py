@@ -14,10 +14,13 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from pytest_ecornn.contract import Case, Cost, Layer, Weights
-from pytest_ecornn.implementations.peers._gates import input_gate_and_candidate
-from pytest_ecornn.implementations.peers._packages import import_quietly
-from pytest_ecornn.implementations.peers._parts import ScanPipeline
-from pytest_ecornn.implementations.peers._peer import ThirdPartyScan, skip_reason
+from pytest_ecornn.implementations.peers._peer import (
+    ScanPipeline,
+    ThirdPartyScan,
+    import_quietly,
+    input_gate_and_candidate,
+    skip_reason,
+)
 
 KERNELS = ("chunk", "fused_recurrent")
 _KERNEL = "chunk"  # by its authors' table the faster one from 128 steps on

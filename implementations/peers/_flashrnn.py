@@ -15,7 +15,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations.peers._packages import import_quietly
+from pytest_ecornn.implementations.peers._peer import import_quietly
 
 GATES = 4
 _THREADS = 1024  # of a block at most, on every device

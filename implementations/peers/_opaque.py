@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations.peers._packages import import_quietly
+from pytest_ecornn.implementations.peers._peer import import_quietly
 
 
 def _call(kept: Tensor, taken: Tensor, kernel: str) -> Tensor:

@@ -2,18 +2,91 @@
 
 from __future__ import annotations
 
+import importlib
+import shutil
+import warnings
+from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights, cells
 from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
-from pytest_ecornn.implementations.peers._packages import import_quietly
-from pytest_ecornn.implementations.peers._parts import ScanPipeline
 from pytest_ecornn.reference.precision import tf32_refusal
 
 INSTALL = "pip install pytest-ecornn[peers]"
+
+
+@cache
+def import_quietly(module: str) -> ModuleType:
+    """The module, without the warnings of its import: of what it lacks, of what it uses that torch gives up."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module(module)
+
+
+def can_compile() -> bool:
+    """Whether torch can compile their extensions: by nvcc, and ninja."""
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    return CUDA_HOME is not None and shutil.which("ninja") is not None
+
+
+class ScanPipeline(NamedTuple):
+    """prepare(x, first, cell, kernel, bias) -> tensors; scan(*tensors, kernel) -> states; finish(states, x) -> outputs.
+
+    Called, it makes outputs in x's dtype, differentiable. x: pre-activations. first: [B, H], None for zeros. bias: [G*H], added
+    to x. Raises ValueError for a kernel or cell that there is not, and for more steps than a kernel takes.
+    """
+
+    prepare: Callable[..., tuple[Any, ...]]
+    scan: Callable[..., Tensor]
+    finish: Callable[[Tensor, Tensor], Tensor]
+
+    def __call__(self, x: Tensor, first: Tensor | None, cell: str, kernel: str, bias: Tensor | None) -> Tensor:
+        return self.finish(self.scan(*self.prepare(x, first, cell, kernel, bias), kernel), x)
+
+    def compiled(self) -> ScanPipeline:
+        """Returns a copy whose torch parts are compiled at the first call; the scan is a kernel already."""
+        return self._replace(prepare=_compiled(self.prepare), finish=_compiled(self.finish))
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy, as torch counts how often it compiles a piece of code, of whatever layer, and soon gives up.
+
+    Without torch's warnings while it compiles: of precisions that were chosen, of tensors that it looks at.
+    """
+    assert isinstance(function, FunctionType)
+    copy = FunctionType(function.__code__.replace(), function.__globals__, function.__name__, closure=function.__closure__)
+    compiled = torch.compile(copy, fullgraph=True, dynamic=False)
+
+    def quiet(*arguments: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return compiled(*arguments)
+
+    return quiet
+
+
+def input_gate_and_candidate(x: Tensor, cell: str, dimension: int, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Returns the pre-activation of the candidate's share, of which sigmoid is that share, and the candidate.
+
+    x: pre-activations, G*H in `dimension`. bias: [G*H], added to x; no extra operation where x is narrower. Computes in float32
+    at least: in 16 bits 1 - z loses z where z is small. Raises ValueError for a cell of another kind.
+    """
+    if cell not in MIN_CELLS:
+        raise ValueError(f"cell must be one of {', '.join(MIN_CELLS)}, whose state is linear in the one before; got {cell!r}")
+    compute = torch.promote_types(x.dtype, torch.float32)
+    if bias is not None and dimension == 1:
+        bias = bias[:, None]
+    gates = (x.to(compute) if bias is None else x + bias.to(compute)).chunk(len(cells.get(cell).gates), dimension)
+    opening = gates[0] if len(gates) == 2 else logsigmoid(gates[1]) - logsigmoid(gates[0])
+    return opening, cells.positive(gates[-1]) if cell.endswith("_positive") else gates[-1]
 
 
 class ThirdPartyScan(Implementation):

@@ -13,8 +13,7 @@ from torch import Tensor
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Unsupported, Weights, cells
 from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations.peers._flashrnn import GATES, fused_lstm, load
-from pytest_ecornn.implementations.peers._packages import can_compile
-from pytest_ecornn.implementations.peers._peer import device_skip_reason
+from pytest_ecornn.implementations.peers._peer import can_compile, device_skip_reason
 from pytest_ecornn.reference.precision import tf32_refusal
 from pytest_ecornn.system.error_line import first_line
 

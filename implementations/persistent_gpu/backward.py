@@ -19,14 +19,16 @@ from pytest_ecornn.implementations._cuda.streams import launch_concurrently
 from pytest_ecornn.implementations.persistent_gpu.forward import SavedTensors
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, get_layer_kernel
 from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_LAYER, aligned
-from pytest_ecornn.implementations.persistent_gpu.pending_launch import PendingLaunch, allocate, state_addresses
 from pytest_ecornn.implementations.persistent_gpu.plan import (
     ExecutionPlan,
+    PendingLaunch,
     RNNOptions,
     RNNShape,
+    allocate,
     check_tensor,
     get_plan,
     hidden_size_of,
+    state_addresses,
 )
 
 _DIMENSIONS = 3  # of one direction's gradients

@@ -12,8 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.tiling import FRAGMENT_REGISTERS, TILE, WARPS
+from pytest_ecornn.implementations.persistent_gpu.config import FRAGMENT_REGISTERS, TILE, WARPS, Form
 
 _LANES = 4 * WARPS  # that have different columns
 _MAX_PRESPLIT_FRAGMENTS = 20

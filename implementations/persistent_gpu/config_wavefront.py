@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, gcd
 
-from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.tiling import FRAGMENT_REGISTERS, K_TILE_BYTES, TILE
+from pytest_ecornn.implementations.persistent_gpu.config import FRAGMENT_REGISTERS, K_TILE_BYTES, TILE, Form
 
 MAX_LAYERS = 4  # for which the kernel has arguments
 _LOAD_WARPS = 3  # load warps, each with a buffer; one more warp signals the layer above

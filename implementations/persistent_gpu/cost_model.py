@@ -6,21 +6,20 @@ from dataclasses import dataclass
 from math import ceil
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES
-from pytest_ecornn.implementations.persistent_gpu.blocks.coefficients import BlockCoefficients
 from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
-from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
-from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
-from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200, CostCoefficients
-from pytest_ecornn.implementations.persistent_gpu.streaming.cost import stream_wait_us
-from pytest_ecornn.implementations.persistent_gpu.tiling import (
+from pytest_ecornn.implementations.persistent_gpu.config import (
     FRAGMENT_BYTES,
     K_TILE_BYTES,
     PACKETS_IN_FLIGHT,
     THREADS,
     TILE,
     WARPS,
+    Form,
 )
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
+from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200, BlockCoefficients, CostCoefficients
+from pytest_ecornn.implementations.persistent_gpu.streaming.configs import stream_wait_us
 from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
 from pytest_ecornn.implementations.persistent_gpu.wgmma.cost_model import WgmmaCostModel
 

@@ -23,8 +23,15 @@ from pytest_ecornn.implementations.persistent_gpu.parameters import (
     aligned,
     parameter_pointers,
 )
-from pytest_ecornn.implementations.persistent_gpu.pending_launch import PendingLaunch, state_addresses
-from pytest_ecornn.implementations.persistent_gpu.plan import ExecutionPlan, RNNOptions, RNNShape, get_plan, hidden_size_of
+from pytest_ecornn.implementations.persistent_gpu.plan import (
+    ExecutionPlan,
+    PendingLaunch,
+    RNNOptions,
+    RNNShape,
+    get_plan,
+    hidden_size_of,
+    state_addresses,
+)
 from pytest_ecornn.implementations.persistent_gpu.single_step import get_single_step_kernel
 from pytest_ecornn.implementations.persistent_gpu.wavefront import wave_launch_of
 

@@ -10,14 +10,11 @@ from math import ceil
 from typing import TypeVar
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, ProblemSize
-from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
-from pytest_ecornn.implementations.persistent_gpu.blocks.heuristics import block_configs
-from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig, block_configs
+from pytest_ecornn.implementations.persistent_gpu.config import FRAGMENT_BYTES, PACKETS_IN_FLIGHT, TILE, WARPS, Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
-from pytest_ecornn.implementations.persistent_gpu.streaming.configs import streaming_configs
-from pytest_ecornn.implementations.persistent_gpu.streaming.cost import gemm_step_us
-from pytest_ecornn.implementations.persistent_gpu.tiling import FRAGMENT_BYTES, PACKETS_IN_FLIGHT, TILE, WARPS
+from pytest_ecornn.implementations.persistent_gpu.streaming.configs import gemm_step_us, streaming_configs
 from pytest_ecornn.implementations.persistent_gpu.wgmma.heuristics import wgmma_configs
 
 _MAX_TILES = 4

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode, ProblemSize
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, NN_CELLS, Device, MathMode, ProblemSize
 from pytest_ecornn.implementations._cuda.compile import skip_reason
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.memory import address, empty, zeros

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from pytest_ecornn.implementations._common.gradient_sizes import GradientSizes
 from pytest_ecornn.implementations._common.input_gemm import InputGemm
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, PARAMETERS
 from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
-from pytest_ecornn.implementations._cuda.memory import EmptyFactory
+from pytest_ecornn.implementations._cuda.memory import EmptyFactory, empty
 from pytest_ecornn.implementations._cuda.rows import shape_of
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
 from pytest_ecornn.implementations.persistent_gpu.input_gemm.gemm_3xtf32 import InputGemm3xTF32, make_fastest_input_gemm
@@ -298,3 +298,29 @@ def _raise_mismatch(name: str, found: Tensor, shape: tuple[int, ...] | None, dty
     raise ValueError(
         f"expected {name} as {shape} of {dtype} on {device}, got {tuple(found.shape)} of {found.dtype} on {found.device}"
     )
+
+
+class PendingLaunch(NamedTuple):
+    """A launch of one track. held: tensors that live until then. may_run_concurrently: with the other direction's launch."""
+
+    kernel: Callable[..., None]
+    addresses: tuple[int, ...]
+    may_run_concurrently: bool
+    held: tuple[Tensor | None, ...]
+
+    def launch(self) -> None:
+        self.kernel(self.addresses)
+
+
+def allocate(kind: KernelSpec, shape: tuple[int, ...]) -> Tensor:
+    """An empty tensor of the kernels' dtype and device."""
+    return empty(shape, kind.dtype, kind.device)
+
+
+def state_addresses(all_tracks: Sequence[Tensor | None], stack: RNNShape, track: int) -> tuple[int, int]:
+    """Addresses of a track's h and c, 0 for none."""
+    if not all_tracks:
+        return 0, 0
+    offset = track and track * stack.batch * stack.hidden
+    found = [0 if one is None else one.data_ptr() + offset * one.itemsize for one in all_tracks]
+    return found[0], found[1] if len(found) > 1 else 0

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, NN_CELLS, Device, MathMode
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel

@@ -6,16 +6,18 @@ threads take tasks from a counter.
 
 from __future__ import annotations
 
+import os
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import types
+from numba import cfunc, config, types
 
 from pytest_ecornn.implementations.scan_cpu import numba_gates, numba_memory
-from pytest_ecornn.implementations.scan_cpu.numba_cache import compiled
 from pytest_ecornn.implementations.scan_cpu.numba_gates import (
     as_is,
     inline,
@@ -44,10 +46,32 @@ from pytest_ecornn.implementations.scan_cpu.numba_memory import (
     store_nontemporal,
     workspace,
 )
+from pytest_ecornn.system.cache import cache_dir
 
 # The integers that a launch is told, by their place. What ends in _T and _B: from a row to the next, in elements.
 (NEXT, TASKS, STEPS, BATCH, HIDDEN, GATES, REVERSE, LENGTHS, TILE, CHUNK, STREAM, X, X_T, X_B, OUT, OUT_T, OUT_B,
  DOUT, DOUT_T, DOUT_B, DX, DX_T, DX_B, STATE, DECAY, FIRST, KEPT, ZEROS, RESETS, RESETS_T, RESETS_B) = range(31)  # fmt: skip
+
+
+def compiled(signature: Any, function: Callable[..., None]) -> Any:
+    """The callback. Raises what Numba does for a function that it cannot compile."""
+    try:
+        with _folder():
+            return cfunc(signature, cache=True)(function)
+    except Exception:  # of the cache, whatever its state: what is wrong with the function raises once more below
+        return cfunc(signature)(function)
+
+
+@contextmanager
+def _folder() -> Iterator[None]:
+    """Numba's folder is this project's where that was chosen by its variable and Numba's own was not."""
+    before = config.CACHE_DIR
+    if "ECORNN_CACHE_DIR" in os.environ and not before:
+        config.CACHE_DIR = str(cache_dir() / "numba")
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = before
 
 
 @inline

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
+from pytest_ecornn.implementations._common.recurrent_problem import NN_CELLS
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.memory import zeros
 from pytest_ecornn.implementations.persistent_gpu import kernel

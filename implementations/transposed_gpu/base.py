@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights, cells
-from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
+from pytest_ecornn.implementations._common.recurrent_problem import NN_CELLS
 from pytest_ecornn.implementations._cuda.compile import skip_reason, with_index
 from pytest_ecornn.reference.precision import tf32_refusal
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from pytest_ecornn.implementations._common import long_sums
-from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
+from pytest_ecornn.implementations._common.recurrent_problem import NN_CELLS
 from pytest_ecornn.implementations._cuda.kernel import Kernel, TensorArg, one_thread_per_element
 from pytest_ecornn.implementations.transposed_gpu.buffers import Form, Gradients, PseudoLayerBuffers
 

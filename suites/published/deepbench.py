@@ -15,8 +15,7 @@ from typing import Any
 from pytest_ecornn.suites.published.common.case_times import Row
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
 from pytest_ecornn.suites.published.deepbench_parts import dense_tables, pruned_tables
-from pytest_ecornn.suites.published.deepbench_parts.problem_times import PASSES, ProblemTimes
-from pytest_ecornn.suites.published.deepbench_parts.problems import published
+from pytest_ecornn.suites.published.deepbench_parts.problem_times import PASSES, ProblemTimes, published
 
 _TRAINING = [problem for problem in published() if problem.is_training]
 _INFERENCE = [problem for problem in published() if not problem.is_training]

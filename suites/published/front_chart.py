@@ -19,10 +19,10 @@ from pytest_ecornn.reporting.pictures.ratio_chart import Group, Series, render_c
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import deepbench
 from pytest_ecornn.suites.published.common import case_times
+from pytest_ecornn.suites.published.common.bars import mean_ratio
 from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, TIMING_MODES, precision_of
-from pytest_ecornn.suites.published.common.ratios import mean_ratio
-from pytest_ecornn.suites.published.common.rebuilt import from_json
-from pytest_ecornn.suites.published.deepbench_parts.charts import series_of
+from pytest_ecornn.suites.published.common.report_files import from_json
+from pytest_ecornn.suites.published.deepbench_parts.dense_tables import series_of
 from pytest_ecornn.suites.published.deepbench_parts.problem_times import PASSES, ProblemTimes
 from pytest_ecornn.suites.published.language_model_parts import throughput
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE

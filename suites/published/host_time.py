@@ -21,11 +21,9 @@ from pytest_ecornn.results.statistics import Ratio, median_interval, paired_rati
 from pytest_ecornn.suites.published.common import wall_clock
 from pytest_ecornn.suites.published.common.alternating import Replay
 from pytest_ecornn.suites.published.common.bars import MaxTarget, format_ratio
-from pytest_ecornn.suites.published.common.item_rows import measure_rest
-from pytest_ecornn.suites.published.common.optional import reason
+from pytest_ecornn.suites.published.common.item_rows import measure_rest, reason
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
-from pytest_ecornn.suites.published.selection_parts.modules import AUTO, BASELINE, make_module, precision_set
-from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
+from pytest_ecornn.suites.published.selection_parts.problems import AUTO, BASELINE, SelectionProblem, make_module, precision_set
 
 PERSISTENT = "persistent_gpu"
 ARMS = (BASELINE, PERSISTENT, AUTO)

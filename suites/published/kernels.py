@@ -27,13 +27,18 @@ from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.common.alternating import Replay
-from pytest_ecornn.suites.published.common.bars import format_ratio
-from pytest_ecornn.suites.published.common.ratios import geometric_mean
+from pytest_ecornn.suites.published.common.bars import format_ratio, geometric_mean
 from pytest_ecornn.suites.published.common.report_files import read_report, write_report
 from pytest_ecornn.suites.published.common.wall_clock import sample
 from pytest_ecornn.suites.published.selection_parts import problems
-from pytest_ecornn.suites.published.selection_parts.modules import BASELINE, make_call, make_module, precision_set
-from pytest_ecornn.suites.published.selection_parts.problems import MODES, SelectionProblem
+from pytest_ecornn.suites.published.selection_parts.problems import (
+    BASELINE,
+    MODES,
+    SelectionProblem,
+    make_call,
+    make_module,
+    precision_set,
+)
 from pytest_ecornn.system import machine
 from pytest_ecornn.system.error_line import error_line
 

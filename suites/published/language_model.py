@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
-from pytest_ecornn.suites.published.language_model_parts import losses, throughput, throughput_tables, words
-from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS
-from pytest_ecornn.suites.published.language_model_parts.words import Corpus
+from pytest_ecornn.suites.published.language_model_parts import losses, throughput, throughput_tables, training
+from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, Corpus
 
 VOCABULARIES = (10_000, 33_278)  # of PTB and of WikiText-2
 _WORDS, _PAIRED_WORDS = 200_000, 20  # drawn, and words that a model learns the pairs of in 200 steps
@@ -25,8 +24,8 @@ def make_plan(corpora: Sequence[Corpus], device: str = "cuda") -> ReportPlan:
     """The report on these corpora. Losses are of a text where that is given, else of words of which most follow from others."""
     rates = partial(throughput.measure, corpora=corpora, device=device)
     learnt = corpora[0]
-    if learnt.source == words.ZIPF:
-        learnt = words.pairs(learnt.vocabulary, _WORDS, min(learnt.vocabulary, _PAIRED_WORDS))
+    if learnt.source == training.ZIPF:
+        learnt = training.pairs(learnt.vocabulary, _WORDS, min(learnt.vocabulary, _PAIRED_WORDS))
     curves, seeds = (
         partial(measure, corpus=learnt, device=device) for measure in (losses.measure_curves, losses.measure_seeds)
     )
@@ -46,7 +45,7 @@ def make_plan(corpora: Sequence[Corpus], device: str = "cuda") -> ReportPlan:
     )
 
 
-PLAN = make_plan([words.zipf(vocabulary, _WORDS) for vocabulary in VOCABULARIES])
+PLAN = make_plan([training.zipf(vocabulary, _WORDS) for vocabulary in VOCABULARIES])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--text", type=Path, metavar="FILE", help=help_text)
     text: Path | None = options.parse_known_args(arguments)[0].text
     try:
-        plan = make_plan([words.read(text)]) if text else PLAN
+        plan = make_plan([training.read(text)]) if text else PLAN
     except (OSError, ValueError) as error:
         options.error(str(error))
     return plan.main((__doc__ or "").splitlines()[0], arguments, options)

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from pytest_ecornn.suites.published.common.report_files import read_report, write_report
-from pytest_ecornn.suites.published.selection_parts import problems, selection_tables, selection_times
+from pytest_ecornn.suites.published.selection_parts import problems, selection_tables
 from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
-from pytest_ecornn.suites.published.selection_parts.selection_times import SelectionRow
+from pytest_ecornn.suites.published.selection_parts.selection_tables import SelectionRow
 from pytest_ecornn.system import machine
 from pytest_ecornn.system.error_line import error_line
 
@@ -81,7 +81,7 @@ def measure(report: Report, todo: Sequence[SelectionProblem], device: torch.devi
         write(f"{problem} {problem.mode}: {selection_tables.in_a_line(report.rows[-1])}")
     for number, row in enumerate(report.rows):
         if looks_slow(row) and time.monotonic() < deadline:
-            again = _row(row.problem, device, confidence, _AGAIN * selection_times.ROUNDS)
+            again = _row(row.problem, device, confidence, _AGAIN * selection_tables.ROUNDS)
             report.rows[number] = again
             write(f"once more {row.problem} {row.problem.mode}: {selection_tables.in_a_line(again)}")
 
@@ -93,10 +93,10 @@ def looks_slow(row: SelectionRow) -> bool:
 
 
 def _row(
-    problem: SelectionProblem, device: torch.device, confidence: float, rounds: int = selection_times.ROUNDS
+    problem: SelectionProblem, device: torch.device, confidence: float, rounds: int = selection_tables.ROUNDS
 ) -> SelectionRow:
     try:
-        return selection_times.measure(problem, device, confidence, rounds)
+        return selection_tables.measure(problem, device, confidence, rounds)
     except Exception as error:  # one problem's failure must not end the others' measurement
         return SelectionRow(problem, refusals={"all": error_line(error, 200)})
 
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         deadline = time.monotonic() + given.seconds
         for problem in todo[first::step]:
             if time.monotonic() < deadline:
-                selection_times.run_once(problem, device)
+                selection_tables.run_once(problem, device)
         return 0
     path = given.output / "selection.json"
     report = Report(machine.fingerprint(Path.cwd()), given.seed, given.count)

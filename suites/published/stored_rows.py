@@ -18,7 +18,7 @@ from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED
 from pytest_ecornn.suites.published.selection import Report as SelectionReport
 from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
-from pytest_ecornn.suites.published.selection_parts.selection_times import Column
+from pytest_ecornn.suites.published.selection_parts.selection_tables import Column
 
 _SELECTION = "selection"  # the name of its files begins so
 _BASELINE, _AUTO = "torch.nn", "auto"

@@ -18,11 +18,11 @@ from pytest_ecornn.implementations.persistent_gpu import config as persistent_co
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
 from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, single_step
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
-from pytest_ecornn.implementations.persistent_gpu.blocks.heuristics import block_configs
+from pytest_ecornn.implementations.persistent_gpu.blocks.config import block_configs
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
 from pytest_ecornn.implementations.persistent_gpu.heuristics import estimated_us_with_queueing
-from pytest_ecornn.implementations.persistent_gpu.input_gemm import tiles
+from pytest_ecornn.implementations.persistent_gpu.input_gemm import gemm_3xtf32
 from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
 from pytest_ecornn.implementations.scan_gpu.config import Device
 from pytest_ecornn.implementations.scan_gpu.ops import ScanSpec, Shape, choose_form, macros
@@ -30,7 +30,7 @@ from pytest_ecornn.implementations.scan_gpu_log import ops
 from pytest_ecornn.implementations.sparse_persistent_gpu import config as sparse_config
 from pytest_ecornn.implementations.sparse_persistent_gpu import heuristics as sparse_heuristics
 from pytest_ecornn.implementations.sparse_persistent_gpu import kernel as sparse_kernel
-from pytest_ecornn.implementations.sparse_persistent_gpu.cost_model import make_cost_model as make_sparse_cost_model
+from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import make_cost_model as make_sparse_cost_model
 
 FOLDER = Path(implementations.__file__).parent
 H200 = Device(132, 228 * 1024)
@@ -242,7 +242,7 @@ VARIANTS: dict[str, Callable[[], list[Variant]]] = {
     "single_step_forward.cu": of_persistent_once,
     "bias_gradients.cu": lambda: of_gradients(bias_gradients.macros),
     "pad_rows.cu": lambda: [padded_rows.macros(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)],
-    "input_gemm_3xtf32.cu": lambda: [tile.macros for tile in tiles.TILES],
+    "input_gemm_3xtf32.cu": lambda: [tile.macros for tile in gemm_3xtf32.TILES],
     "parameter_gradients.cu": lambda: of_gradients(parameter_gradients.macros),
     "wavefront_forward.cu": of_persistent_wave,
     "scan.cu": of_scan,

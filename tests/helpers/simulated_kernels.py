@@ -23,15 +23,14 @@ from pytest_ecornn.implementations._common.recurrent_problem import GATES, Devic
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, plan
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
-from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.config import WARPS, Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
 from pytest_ecornn.implementations.persistent_gpu.heuristics import clusters, select_config
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
-from pytest_ecornn.implementations.persistent_gpu.tiling import WARPS
 from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaBackwardConfig, WgmmaForwardConfig
-from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, cost_model, heuristics, packed_weight
+from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, heuristics, layer
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, Techniques
 from pytest_ecornn.verification import calls, verification
 from pytest_ecornn.verification.comparison import TensorCheck
@@ -187,18 +186,18 @@ class SparseKernel(SimulatedKernel):
 
     @contextmanager
     def running(self, sizes: Sizes, seen: Seen) -> Iterator[None]:
-        choose, cluster = packed_weight.select_config, sizes.get("cluster", 1)
+        choose, cluster = layer.select_config, sizes.get("cluster", 1)
 
         def chosen(*arguments: Any) -> Any:
             seen.forms.append(choose(*arguments))
             return seen.forms[-1]
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(packed_weight, "select_config", chosen)
+            patch.setattr(layer, "select_config", chosen)
             patch.setattr(heuristics, "_REGISTER_WORDS", sizes.get("register_words", heuristics._REGISTER_WORDS))
             if cluster > 1:  # as if sending took no time, so that clusters are chosen where they can be
                 patch.setattr(heuristics, "_CLUSTERS", (cluster,))
-                patch.setattr(cost_model, "H200", replace(cost_model.H200, send_clocks=-1e9))
+                patch.setattr(heuristics, "H200", replace(heuristics.H200, send_clocks=-1e9))
             with clusters_on_cpu.running_sparse(Device(6, 232_448, 16) if cluster > 1 else FEW):
                 yield
 

@@ -31,7 +31,7 @@ from pytest_ecornn.implementations.persistent_gpu.heuristics import select_confi
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
 from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
-from pytest_ecornn.implementations.sparse_persistent_gpu import cost_model
+from pytest_ecornn.implementations.sparse_persistent_gpu import heuristics
 from pytest_ecornn.implementations.transposed_gpu import layer
 from pytest_ecornn.implementations.transposed_gpu import ops as transposed_ops
 from pytest_ecornn.implementations.transposed_gpu.buffers import Form as TransposedForm
@@ -210,7 +210,7 @@ def _waves(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> list[Wav
 def _running_sparse(job: Job) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, running_sparse(_FEW):
         if job.kind == CLUSTERS:
-            patch.setattr(cost_model, "H200", replace(cost_model.H200, send_clocks=-1e9))
+            patch.setattr(heuristics, "H200", replace(heuristics.H200, send_clocks=-1e9))
         yield
 
 

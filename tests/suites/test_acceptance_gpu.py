@@ -24,9 +24,9 @@ from pytest_ecornn.measurement.replay import Graph
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites import acceptance_gpu
-from pytest_ecornn.suites.promises import agreement, captured, first_use, planted, verdicts
+from pytest_ecornn.suites.promises import agreement, captured, first_use, verdicts
 from pytest_ecornn.suites.promises.captured import CapturedImplementation
-from pytest_ecornn.suites.promises.planted import SpinKernelModel
+from pytest_ecornn.suites.promises.verdicts import SpinKernelModel
 from pytest_ecornn.system import machine
 from pytest_ecornn.verification.verification import Candidate
 from tests.helpers.fake_graphs import CountingClock, built, fake_graph
@@ -147,19 +147,19 @@ def test_a_share_that_is_off_is_corrected() -> None:
     assert sleep.refine(20_000, 1.02, 400.0) == 20_000 + 8_000
     assert sleep.refine(20_000, 1.04, 400.0) == 20_000 - 8_000
     assert sleep.refine(20_000, 1.5, 400.0) == 1
-    assert planted.is_planted(1.0329)
-    assert not planted.is_planted(1.0331)
-    assert not planted.is_planted(1.0)
+    assert verdicts.is_planted(1.0329)
+    assert not verdicts.is_planted(1.0331)
+    assert not verdicts.is_planted(1.0)
 
 
 @pytest.mark.parametrize(("ratios", "captures"), [([1.031], 1), ([1.05, 1.03], 2), ([1.05, 1.05], 2)])
 def test_it_is_calibrated_once_more_at_most(monkeypatch: pytest.MonkeyPatch, ratios: list[float], captures: int) -> None:
     left, done = iter(ratios), list[Any]()
     plain = fake_captured([])
-    monkeypatch.setattr(planted, "_time_us", lambda *given: 1000.0)
-    monkeypatch.setattr(planted, "ratio_of", lambda *given: Ratio(next(left), 0.9, 1.1))
-    monkeypatch.setattr(planted, "capture", lambda *given: done.append(given) or plain)
-    _, ratio = planted.inject_slowdown(plain, "sequential", plain.called.pool, SpinKernelModel(2.0, 5e-4), 0.1)
+    monkeypatch.setattr(verdicts, "_time_us", lambda *given: 1000.0)
+    monkeypatch.setattr(verdicts, "ratio_of", lambda *given: Ratio(next(left), 0.9, 1.1))
+    monkeypatch.setattr(verdicts, "capture", lambda *given: done.append(given) or plain)
+    _, ratio = verdicts.inject_slowdown(plain, "sequential", plain.called.pool, SpinKernelModel(2.0, 5e-4), 0.1)
     assert (ratio.ratio, len(done)) == (ratios[-1], captures)
     assert [one[-1].args for one in done] == [(56_000,), (16_000,)][:captures]
 

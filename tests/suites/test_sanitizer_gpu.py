@@ -13,10 +13,9 @@ import torch
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._common.recurrent_problem import MathMode
-from pytest_ecornn.suites import sanitizer_gpu, sanitizer_queue
+from pytest_ecornn.suites import sanitizer_gpu
 from pytest_ecornn.suites.sanitized import KERNELS, Job, _kinds, _once, _scans, _sparse, _transposed
-from pytest_ecornn.suites.sanitizer_gpu import command
-from pytest_ecornn.suites.sanitizer_queue import CLEAN, DeviceWatch
+from pytest_ecornn.suites.sanitizer_gpu import CLEAN, DeviceWatch, command
 from tests.simulator.clusters_on_cpu import H200
 
 # In place of a sanitizer: each job's kind says what becomes of its process.
@@ -58,7 +57,7 @@ def test_some_implementations_are_chosen_by_name() -> None:
 
 
 def test_a_job_that_fails_costs_itself_alone(fake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sanitizer_queue, "_START_S", 3.0)
+    monkeypatch.setattr(sanitizer_gpu, "_START_S", 3.0)
     kinds = ["good", "reported", "good", "dies", "good", "hangs", "good"] + ["good"] * 60
     some = [of_kind(kind, batch) for batch, kind in enumerate(kinds, 1)]
     watch = DeviceWatch(partial(command, fake, "memcheck"), {}, tmp_path / "log", time.monotonic() + 60, job_s=0.5)

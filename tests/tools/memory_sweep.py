@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 
 from pytest_ecornn.suites.sanitized import Job
-from pytest_ecornn.suites.sanitizer_queue import CLEAN, DeviceWatch, Outcome
+from pytest_ecornn.suites.sanitizer_gpu import CLEAN, DeviceWatch, Outcome
 from tests.simulator.sanitized_cpu import drawn, environment
 
 _MAX_LISTED = 40

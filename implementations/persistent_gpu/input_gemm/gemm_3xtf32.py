@@ -6,7 +6,9 @@ cuBLAS multiplies float32 outside of the tensor cores.
 from __future__ import annotations
 
 from functools import lru_cache
+from math import ceil
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,11 +19,80 @@ from pytest_ecornn.implementations._cuda.compile import has_clusters
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory
-from pytest_ecornn.implementations.persistent_gpu.input_gemm.tiles import GemmTile, is_applicable, select_tile
 
+_STAGES, _STAGE_K_TILES = 3, 2  # as in kernels/input_gemm_3xtf32.cu
+_K_TILE, _K_TILE_ROW_BYTES, _VECTOR_ELEMENTS = 16, 64, 4
+_NUM_SMS = 132  # of an H100
+_FEW_BLOCKS = 4  # of a multiprocessor: below it the time is that of those with the most blocks
 _SOURCE = Path(__file__).parents[1] / "kernels" / "input_gemm_3xtf32.cu"
 _THREADS, _VECTOR_BYTES = 128, 16
 _ADDRESSES, _SIZES = ("x", "weight_ih", "gates"), ("rows", "inputs", "columns")  # the fields of the kernel's Params
+
+
+class GemmTile(NamedTuple):
+    """A warp's tile: m_tiles times 16 gates by n_tiles times 8 rows of x. A block is two by two warps.
+
+    The other fields predict a launch's time in us, fitted to 252 products on an H100 (docs/notes/persistent_gpu.md). launch_us:
+    its fixed part. latency_us: the least of a K tile. k_tile_us: what each block of a multiprocessor adds to a K tile.
+    block_us: prologue and epilogue of each.
+    """
+
+    m_tiles: int
+    n_tiles: int
+    launch_us: float
+    latency_us: float
+    k_tile_us: float
+    block_us: float
+
+    @property
+    def gates(self) -> int:
+        """Gates of a block."""
+        return 2 * 16 * self.m_tiles
+
+    @property
+    def rows(self) -> int:
+        """Rows of x of a block."""
+        return 2 * 8 * self.n_tiles
+
+    @property
+    def shared_bytes(self) -> int:
+        return _STAGES * _STAGE_K_TILES * (self.gates + self.rows) * _K_TILE_ROW_BYTES
+
+    @property
+    def macros(self) -> tuple[tuple[str, str], ...]:
+        found = {"STORAGE_FLOAT32": 1, "USE_3XTF32": 1, "WARP_M_TILES": self.m_tiles, "WARP_N_TILES": self.n_tiles}
+        return tuple((name, str(value)) for name, value in (found | {"SHARED_BYTES": self.shared_bytes}).items())
+
+    def blocks(self, rows: int, columns: int) -> int:
+        return ceil(columns / self.gates) * ceil(rows / self.rows)
+
+    def estimated_us(self, rows: int, width: int, columns: int) -> float:
+        """Estimates the us of a launch on an H100; most measured times are within 10 %."""
+        blocks_per_sm = self.blocks(rows, columns) / _NUM_SMS
+        blocks_per_sm = ceil(blocks_per_sm) if blocks_per_sm < _FEW_BLOCKS else blocks_per_sm
+        k_tiles = ceil(width / _K_TILE)
+        return self.launch_us + k_tiles * max(self.latency_us, blocks_per_sm * self.k_tile_us) + blocks_per_sm * self.block_us
+
+
+TILES = (
+    GemmTile(2, 2, 1.72, 0.32, 0.201, 0.07),
+    GemmTile(2, 4, 1.51, 0.394, 0.332, 0.269),
+    GemmTile(3, 4, 1.55, 0.545, 0.457, 0.327),
+    GemmTile(4, 4, 1.15, 0.684, 0.59, 0.956),
+)
+# Fewest blocks of the smallest tile, and the largest I at which cuBLAS then takes longer: it splits long sums among blocks.
+_MAX_WIDTHS = ((1, 128), (32, 256), (128, 512), (_NUM_SMS, 2**30))
+
+
+def is_applicable(rows: int, width: int, columns: int) -> bool:
+    """Whether the kernel takes products of those sizes, and took less time than cuBLAS on an H100."""
+    blocks = TILES[0].blocks(rows, columns)
+    return width % _VECTOR_ELEMENTS == 0 and any(blocks >= fewest and width <= most for fewest, most in _MAX_WIDTHS)
+
+
+def select_tile(rows: int, width: int, columns: int) -> GemmTile:
+    """The tile of the least estimated time."""
+    return min(TILES, key=lambda tile: tile.estimated_us(rows, width, columns))
 
 
 class InputGemm3xTF32:

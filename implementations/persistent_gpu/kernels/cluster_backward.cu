@@ -11,7 +11,7 @@
 // Launch: clusters, units and sequences as in cluster_forward.cu; 8 warps, all alike. A block multiplies the gradients of its
 //   own gates, which do not leave it, by rows of W_hh^T, those of all units. Each warp has M_TILES_PER_WARP tiles of 16 of
 //   these rows, M_TILES_PER_PASS of them at once, so that their sums are sent while others are multiplied. Shared bytes: the
-//   host's shared_bytes (resources.py).
+//   host's shared_bytes (config.py).
 // Cost: reads G H^2 + T B S H values, S being 9 (LSTM, c in float counting twice), 6 (GRU), 2 (RNN), writes T B G H (GRU: 4 H);
 //   2 T B G H^2 operations. Between blocks 4 B H bytes a step and block.
 // Limits: as cluster_forward.cu; UNITS a multiple of 16, so that a row tile's sums are all of one block's units; BLOCKS 2 at

@@ -16,7 +16,7 @@
 // Launch: a cluster of BLOCKS blocks for each TILES tiles of 8 sequences; block r owns UNITS hidden units from r * UNITS, whose
 //   rows of W_hh, a unit's gates adjacent, are its rows of the product. The first 8 warps are the MMA warps: K_PARTITIONS
 //   partitions of K by groups of rows, MMA_REGISTERS registers a thread. The next 4 or 8, POINTWISE_THREADS / 32, are the
-//   pointwise warps, POINTWISE_REGISTERS registers a thread. Shared bytes: the host's shared_bytes (resources.py).
+//   pointwise warps, POINTWISE_REGISTERS registers a thread. Shared bytes: the host's shared_bytes (config.py).
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Between blocks B H values a step and block. With
 //   INPUTS > 0 it further reads G H INPUTS values for each cluster and 16 rows of x, and x once a block and pass of row tiles,
 //   and writes T B G H; 2 T B G H INPUTS operations.

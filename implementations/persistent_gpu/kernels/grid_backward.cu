@@ -11,7 +11,7 @@
 //   hidden units from r * UNITS. It multiplies the gradients of the gates of its column's units by W_hh^T's rows of its row's
 //   units, a part of their sums, which are published to the unit's block and added there. Its 8 warps are K_PARTITIONS
 //   partitions of K by groups of rows. N_TILES tiles are multiplied at once, so that each weight is read once for all.
-//   SEQUENCES of a tile are published, 8 or as many as there are at all. Shared bytes: the host's shared_bytes (resources.py).
+//   SEQUENCES of a tile are published, 8 or as many as there are at all. Shared bytes: the host's shared_bytes (config.py).
 // Cost: as cluster_backward.cu; between blocks each reads 4/3 B H (G / GRID_COLS values, of TF32 half of that, + 4 bytes
 //   / GRID_ROWS) a step, and what it streams of its part of W_hh, once for N_TILES tiles; it writes as many
 //   sums.

@@ -10,7 +10,7 @@
 //   K by groups of rows. SEQUENCES of a tile are published, 8 or as many as there are at all. LOAD_THREADS more threads, the
 //   load warps, receive what is published, with several tiles of the next one meanwhile, into BUFFERS buffers that alternate.
 //   Where MMA_REGISTERS is not 0 registers are reallocated: MMA_REGISTERS for a thread of the compute warps, LOAD_REGISTERS
-//   for one of the load warps. Shared bytes: the host's shared_bytes (resources.py).
+//   for one of the load warps. Shared bytes: the host's shared_bytes (config.py).
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each reads 4/3 B H values of others a step, of TF32
 //   2/3, and what it streams of its rows of W_hh, once a tile. Of an input product as cluster_forward.cu, for a group in place of a cluster.
 // Limits: compute capability 8.0; UNITS a multiple of 2; T, B, G * H below 2^30, as cluster_forward.cu; offsets 64-bit.

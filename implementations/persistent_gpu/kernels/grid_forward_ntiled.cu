@@ -10,7 +10,7 @@
 //   of the other groups; block r of a group owns UNITS hidden units from r * UNITS. Each of its 8 warps multiplies all rows of
 //   these by an eighth of the columns, and computes an eighth of their states. PRESPLIT_FRAGMENTS of a warp's fragments of
 //   float32 are split for 3xTF32 once, when they are loaded, and count twice. SEQUENCES of a tile are published: all, or as
-//   many as there are at all. Shared bytes: the host's shared_bytes (resources.py).
+//   many as there are at all. Shared bytes: the host's shared_bytes (config.py).
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each block reads 4/3 H values of each sequence a
 //   step, of TF32 2/3, and more where UNITS do not fill their packets, and what it streams of its rows of W_hh, once a tile of
 //   8 * N_TILES sequences. Of an input product as cluster_forward.cu, for a group in place of a cluster.

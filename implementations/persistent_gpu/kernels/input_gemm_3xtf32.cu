@@ -3,7 +3,7 @@
 //   x [N, K], weight_ih [M, K] float32, read; N is T*B, M is G*H
 //   gates [N, M] float32, written; may alias neither. None has gaps. Alignment: of x and weight_ih 16 bytes.
 // Launch: blocks of 4 warps, two by two; a warp computes WARP_M_TILES times 16 gates of WARP_N_TILES times 8 rows of x. Blocks of
-//   adjacent gates are adjacent. Shared bytes: GemmTile.shared_bytes (input_gemm/tiles.py).
+//   adjacent gates are adjacent. Shared bytes: GemmTile.shared_bytes (input_gemm/gemm_3xtf32.py).
 // Cost: 3 N M K multiply-adds of the tensor cores; reads x once for each BLOCK_M gates, weight_ih once for each BLOCK_N rows of x.
 // Limits: compute capability 8.0; K a multiple of 4; N, M, K below 2^30; offsets 64-bit. An infinite x gives infinite gates, an
 //   infinite weight, or one above 3.4019e38, NaN: it has no small part.

@@ -11,7 +11,7 @@
 // Launch: a cluster of BLOCKS blocks for each layer and tile set, TILES tiles of 8 sequences, the first layer's clusters first.
 //   A block has the warps of cluster_forward.cu, LOAD_WARPS load warps, each with its own buffer of inputs, and a signal warp,
 //   which signals the layer above. These have LOAD_REGISTERS registers a thread. Shared bytes: the host's shared_bytes
-//   (resources.py).
+//   (config.py).
 // Cost: of each layer reads G H (I + H) + T B I values, writes T B H; 2 T B G H (I + H) operations.
 // Limits: compute capability 9.0; UNITS a multiple of 16 bytes of scalar_t, nothing of the weights is streamed; T, B, G * H
 //   below 2^30; offsets 64-bit. To be fast, not to be right, all clusters run at once: see Order.

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, gcd
 
-from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.tiling import FRAGMENT_REGISTERS, TILE
+from pytest_ecornn.implementations.persistent_gpu.config import FRAGMENT_REGISTERS, TILE, Form
 
 _WARPGROUP = 128
 _ROWS = 64  # of an M tile of wgmma

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, ProblemSize
-from pytest_ecornn.implementations.persistent_gpu.tiling import TILE
+from pytest_ecornn.implementations.persistent_gpu.config import TILE
 from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaBackwardConfig, WgmmaConfig, WgmmaForwardConfig
 
 _MIN_BATCH = 24

@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from pytest_ecornn.suites.published.common.optional import NOT_REACHED, reason
+from pytest_ecornn.system.error_line import error_line
 
+NOT_REACHED = "not reached in the time allowed"  # the reason where a part's time was over before
+OUT_OF_MEMORY = torch.OutOfMemoryError.__name__  # in the reason where a device's memory did not suffice
+_IMPLEMENTATIONS = "pytest_ecornn.implementations"
+_NUMBER = re.compile(r"[\d,.]*\d")
 Item = TypeVar("Item")
 Row = TypeVar("Row")
+
+
+class Unavailable(Exception):
+    """One line: why there is no such thing here."""
+
+
+def import_optional(module: str, name: str) -> Any:
+    """`name` of a module of the implementations. Raises Absent where there is no such module, or a package that it needs."""
+    path = f"{_IMPLEMENTATIONS}.{module}"
+    if importlib.util.find_spec(path) is None:
+        raise Unavailable("absent from this version")
+    try:
+        return getattr(importlib.import_module(path), name)
+    except ImportError as error:
+        raise Unavailable(f"cannot be imported: {error}") from error
+
+
+def without_numbers(reason: str) -> str:
+    """The reason without its numbers, by which alone others may differ."""
+    return _NUMBER.sub("", reason)
+
+
+def reason(error: BaseException) -> str:
+    """An exception in one line, as a table's cell has it."""
+    if isinstance(error, Unavailable):
+        return str(error)
+    return error_line(error, 160)
 
 
 def measure_each(

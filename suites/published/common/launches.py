@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -20,15 +20,35 @@ from torch.profiler import ProfilerActivity, profile
 from pytest_ecornn.contract import MODES, Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, significant
-from pytest_ecornn.suites.published.common.kernel_names import Kind, kind_of
 from pytest_ecornn.suites.published.common.verified import call_of, prepared
 from pytest_ecornn.verification.verification import Candidate
 
+Kind = Literal["product", "scan", "pointwise", "other"]
+
+# Products first: the names of some hold their epilogue's, which may be elementwise.
+_PRODUCT = re.compile(r"gemm|gemv|gemk|nvjet|cutlass|xmma|split_?k", re.IGNORECASE)
+_SCAN = re.compile(r"scan", re.IGNORECASE)
+_POINTWISE = re.compile(r"element_?wise|pointwise|\bstep_(forward|backward)\b|lstm_cell|gru_cell", re.IGNORECASE)
+_SUM_OF_PARTS = re.compile(r"split_?k_?reduce", re.IGNORECASE)
 IMPLEMENTATIONS = ("sequential", "cudnn", "transposed_gpu")
 PAPER = {"sequential": "5x cuDNN's launch overhead", "cudnn": "over 85 % in products"}
 CASE = Case(cell="lstm", layers=2, batch=32, hidden_size=650, steps=35, device="cuda")
 _LAUNCH = re.compile(r"cu(da)?(LaunchKernel|LaunchCooperativeKernel|GraphLaunch)")
 _DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+def kind_of(kernel: str) -> Kind:
+    """Returns the kind of a kernel of cuBLAS, cuDNN, torch or this project; a sum of a product's split parts is a product."""
+    if _PRODUCT.search(kernel):
+        return "product"
+    if _SCAN.search(kernel):
+        return "scan"
+    return "pointwise" if _POINTWISE.search(kernel) else "other"
+
+
+def is_main_product(kernel: str) -> bool:
+    """A product, but not the sum over its split parts."""
+    return kind_of(kernel) == "product" and not _SUM_OF_PARTS.search(kernel)
 
 
 @dataclass(frozen=True)

@@ -15,20 +15,69 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pytest_ecornn.reporting import files
 from pytest_ecornn.reporting.markdown_syntax import document, escape
 from pytest_ecornn.results.run_info import check_fingerprint
 from pytest_ecornn.results.shard import Shard, shard_argument
 from pytest_ecornn.suites.on_cuda import exit_code
-from pytest_ecornn.suites.published.common import runs
-from pytest_ecornn.suites.published.common.optional import NOT_REACHED, OUT_OF_MEMORY, reason
-from pytest_ecornn.suites.published.common.rebuilt import from_json
-from pytest_ecornn.suites.published.common.runs import Run
+from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED, OUT_OF_MEMORY, reason
+from pytest_ecornn.suites.published.common.report_files import from_json
 from pytest_ecornn.system import machine, memory
+from pytest_ecornn.system.gpus.lock import gpu_id
 
 _SAME = ("commit", "dirty", "version", "packages")  # of two machines, for rows of one to stand in the other's report
 _NEEDED = {"schema_version": int, "machine": dict, "allocator": str, "ended": dict, "rows": dict}  # of a report's JSON
 _OWN = Path()  # --resume without a file
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run of a process. parts: as asked. began: by time.time, 0 if unknown. gpu: distinguishes GPUs without naming them.
+
+    shard: I/N where it measured one of N shares of the cases.
+    """
+
+    parts: list[str]
+    seconds: float = 0.0
+    began: float = 0.0
+    gpu: str = ""
+    shard: str = ""
+
+    @classmethod
+    def start(cls, parts: Sequence[str], shard: Shard | None = None) -> Run:
+        gpu = gpu_id() if torch.cuda.is_available() else ""
+        return cls(list(parts), began=time.time(), gpu=gpu, shard=str(shard or ""))
+
+    def __str__(self) -> str:
+        return ", ".join(self.parts)
+
+    def is_beside(self, other: Run) -> bool:
+        """Whether another run went on at the same time, as far as that is known."""
+        together = 0 < self.began < other.began + other.seconds and 0 < other.began < self.began + self.seconds
+        return together and other != self
+
+
+def of_report(found: dict[str, Any]) -> list[Run]:
+    """Returns a report's runs from its JSON. Older reports have only the seconds of the last run and of those before it."""
+    if "runs" in found:
+        return list(from_json(list[Run], found["runs"]))
+    before = [Run([], seconds)] if (seconds := found.get("earlier_seconds", 0)) else []
+    return [*before, Run(list(found["rows"]), found["seconds"])]
+
+
+def describe(runs: Sequence[Run]) -> str:
+    """How long they took, in the order in which they began, and what was measured at the same time."""
+    latest = [run for run in runs if run == runs[-1] or run.is_beside(runs[-1])]
+    text = f"made in {' and '.join(f'{run.seconds:.0f} s' for run in latest)}"
+    if before := sum(run.seconds for run in runs if run not in latest):
+        text += f", with rows of {before:.0f} s before"
+    if apart := [run for run in runs if any(map(run.is_beside, runs))]:
+        gpus = len({run.gpu for run in apart})
+        text += f"; measured apart at the same time by {len(apart)} processes on {gpus} GPU{'s' * (gpus > 1)}"
+        text += f": {'; '.join(dict.fromkeys(map(str, apart)))}"
+    return text
 
 
 @dataclass(frozen=True)
@@ -116,7 +165,7 @@ class ReportPlan:
                 report.rows[name] = merge_rows(report.rows.get(name, []), rows, f"{path}, {name}")
             for name, why in one["ended"].items():
                 report.ended[name] = "; ".join(dict.fromkeys([*filter(None, [report.ended.get(name)]), why]))
-            report.runs += [run for run in runs.of_report(one) if run not in report.runs]
+            report.runs += [run for run in of_report(one) if run not in report.runs]
         report.runs.sort(key=lambda run: run.began)
         return report
 
@@ -131,7 +180,7 @@ class ReportPlan:
         pairs += [(name, one[name], other[name]) for name in _SAME]
         if different := [f"{name} {then} and {now}" for name, then, now in pairs if then != now]:
             raise ValueError(f"rows of {path} cannot stand in this report: {'; '.join(different)}")
-        report.runs = runs.of_report(found)
+        report.runs = of_report(found)
         return self.rows(path, found)
 
     def read(self, path: Path) -> dict[str, Any]:
@@ -254,7 +303,7 @@ class Report:
         return document(
             [
                 f"# {self.plan.title}",
-                escape(f"{_headline(self.machine, self.allocator)}; {runs.describe(self.runs)}."),
+                escape(f"{_headline(self.machine, self.allocator)}; {describe(self.runs)}."),
                 *(part for name in self.plan.order for part in self._part(name)),
             ]
         )

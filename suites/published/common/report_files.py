@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import types
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union, get_args, get_origin
 
-from pytest_ecornn.suites.published.common.rebuilt import from_json
+from pytest_ecornn.results.typed_json import field_types
 
 Report = TypeVar("Report")
+
+
+def from_json(kind: Any, value: Any) -> Any:
+    """`value` as `kind`: a dataclass, dict, list, tuple or optional one of such, or what JSON has itself.
+
+    A field that was added after `value` was written has its default. Raises TypeError for one without.
+    """
+    if is_dataclass(kind) and isinstance(kind, type):
+        hints = field_types(kind)
+        known = [field.name for field in fields(kind) if field.name in value]
+        return kind(**{name: from_json(hints[name], value[name]) for name in known})
+    origin, given = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return None if value is None else from_json(next(one for one in given if one is not types.NoneType), value)
+    if origin is dict:
+        return {key: from_json(given[1], one) for key, one in value.items()}
+    if origin is list:
+        return [from_json(given[0], one) for one in value]
+    if origin is tuple:
+        return tuple(from_json(of, one) for of, one in zip(given, value, strict=True))
+    return value
 
 
 def write_report(report: Any, markdown: str, folder: Path, name: str, schema_version: int) -> None:

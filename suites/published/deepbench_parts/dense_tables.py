@@ -6,18 +6,31 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from pytest_ecornn.reporting.markdown_syntax import document, table
-from pytest_ecornn.reporting.pictures.ratio_chart import Group
-from pytest_ecornn.results.formatting import significant
+from pytest_ecornn.contract import Case
+from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.reporting.pictures.ratio_chart import Group, Series, render_chart
+from pytest_ecornn.results.formatting import count, significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
-from pytest_ecornn.suites.published.common.bars import format_ratio
+from pytest_ecornn.suites.published.common.bars import format_ratio, mean_ratio
 from pytest_ecornn.suites.published.common.case_times import CALLED, Row, TimedComparison, precision_of, timing_mode
-from pytest_ecornn.suites.published.common.ratios import mean_ratio
-from pytest_ecornn.suites.published.deepbench_parts.charts import series_of, strip_chart
-from pytest_ecornn.suites.published.deepbench_parts.missing import describe_missing
-from pytest_ecornn.suites.published.deepbench_parts.problem_times import INPUTS, PASSES, ProblemTimes, Variant, marked_label
-from pytest_ecornn.suites.published.deepbench_parts.problems import TITAN_XP, V100, Problem, published_us
+from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED, without_numbers
+from pytest_ecornn.suites.published.deepbench_parts.problem_times import (
+    INPUTS,
+    PASSES,
+    TITAN_XP,
+    V100,
+    Problem,
+    ProblemTimes,
+    Variant,
+    marked_label,
+    published_us,
+)
 
+_NOTES = (
+    "From CUDA graphs; as called where a call is too long for a graph. Lost: the whole 99 % interval lies below 1x.",
+    "Cases without a time do not fit on chip or were not reached. All results were compared with float64 beforehand.",
+    f"Sizes: github.com/baidu-research/DeepBench. Layers have {INPUTS} inputs, so that the input product hardly counts.",
+)
 NAMES = ("cudnn", "persistent_gpu", "transposed_gpu", "auto")
 _NOT_CHARTED = "transposed_gpu"
 PRECISIONS = (("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"))
@@ -25,6 +38,61 @@ MAX_CALLED_STEPS = 50  # of cases that are timed as called too, which takes as l
 COMPARISON = TimedComparison(NAMES, NAMES[:1], called=lambda case: case.steps <= MAX_CALLED_STEPS, times_long_calls=True)
 _PROCESSORS = {V100: "V100", TITAN_XP: "Titan Xp"}
 _ALL = "all"
+
+
+def series_of(times: ProblemTimes, rows: Sequence[Row], name: str, variant: Variant) -> Series | None:
+    """Returns the ratios of an implementation over all problems, labelled by the variant; None where there is no ratio."""
+    planned = times.rows_of(rows, "", variant)
+    ratios = [ratio for _, row in planned if row and (ratio := times.ratio(row, name))]
+    if not ratios:
+        return None
+    density = f", density {100 * variant.density:g} %" if variant.density < 1 else ""
+    label = f"{precision_of(times.case(planned[0][0], variant))}{density}"
+    return Series(label, ratios, mean_ratio(ratios), len(planned))
+
+
+def strip_chart(times: ProblemTimes, groups: Sequence[Group]) -> dict[str, str]:
+    """Returns the chart of the groups that have series, by its file's name; none where none has."""
+    if not (drawn := [group for group in groups if group.series]):
+        return {}
+    return {f"deepbench_{times.name}.svg": render_chart(f"DeepBench, {times.name}", drawn, _NOTES).document()}
+
+
+def is_reached(row: Row) -> bool:
+    return not any(cell.reason == NOT_REACHED for cells in row.cells.values() for cell in cells.values())
+
+
+def describe_missing(times: ProblemTimes, rows: Sequence[Row]) -> str:
+    """How many cases each implementation ran, then the reasons, which differ by more than their numbers."""
+    reached = [row for row in rows if is_reached(row)]
+    lines = [f"{len(reached)} of {len(times.cases())} cases were reached."]
+    for name in times.comparison.names:
+        timed = sum(row.cells[timing_mode(row)][name].time_us is not None for row in reached)
+        lines.append(f"{name} has a time on {timed} of them.")
+    for name in times.comparison.names:
+        lines += [f"{name}, {line}" for line in _reasons(name, reached)]
+    return "\n".join(f"- {escape(line)}" for line in lines)
+
+
+def _reasons(name: str, rows: Sequence[Row]) -> list[str]:
+    by_reason: dict[tuple[str, str], dict[Case, str]] = {}
+    for row in rows:
+        if reason := row.cells[timing_mode(row)][name].reason:
+            by_reason.setdefault((row.case.mode, without_numbers(reason)), {}).setdefault(row.case, reason)
+    return [
+        f"{PASSES[mode]}, {count(len(cases), 'case')}: {next(iter(cases.values()))} ({_labels(list(cases))})"
+        for (mode, _), cases in by_reason.items()
+    ]
+
+
+def _labels(cases: Sequence[Case]) -> str:
+    """Each shape once, with its precisions."""
+    precisions: dict[str, list[str]] = {}
+    for case in cases:
+        density = f" {case.density:.0%}" if case.density < 1 else ""
+        shape = f"{case.cell} {case.hidden_size:,} B {case.batch} T {case.steps:,}{density}"
+        precisions.setdefault(shape, []).append(precision_of(case))
+    return "; ".join(f"{shape} {', '.join(of_shape)}" for shape, of_shape in precisions.items())
 
 
 def variants(modes: Collection[str]) -> list[Variant]:

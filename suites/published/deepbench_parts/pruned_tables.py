@@ -12,14 +12,16 @@ from pytest_ecornn.reporting.markdown_syntax import document, table
 from pytest_ecornn.reporting.pictures.ratio_chart import Group
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
+from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio, mean_ratio
 from pytest_ecornn.suites.published.common.case_times import Row, TimedComparison, precision_of, timing_mode
-from pytest_ecornn.suites.published.common.ratios import mean_ratio
-from pytest_ecornn.suites.published.deepbench_parts.charts import series_of, strip_chart
-from pytest_ecornn.suites.published.deepbench_parts.dense_tables import MAX_CALLED_STEPS
-from pytest_ecornn.suites.published.deepbench_parts.missing import describe_missing, is_reached
-from pytest_ecornn.suites.published.deepbench_parts.problem_times import ProblemTimes, Variant, marked_label
-from pytest_ecornn.suites.published.deepbench_parts.problems import Problem
+from pytest_ecornn.suites.published.deepbench_parts.dense_tables import (
+    MAX_CALLED_STEPS,
+    describe_missing,
+    is_reached,
+    series_of,
+    strip_chart,
+)
+from pytest_ecornn.suites.published.deepbench_parts.problem_times import Problem, ProblemTimes, Variant, marked_label
 
 OURS, DENSE = "sparse_persistent_gpu", "cudnn"
 COMPARISON = TimedComparison(

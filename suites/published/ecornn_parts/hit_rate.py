@@ -8,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from pytest_ecornn.suites.published.common.kernel_names import is_main_product
+from pytest_ecornn.suites.published.common.launches import is_main_product
 
 METRIC = "lts__t_sector_hit_rate.pct"
 _SECONDS = 60

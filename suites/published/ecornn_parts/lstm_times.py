@@ -12,8 +12,8 @@ from pytest_ecornn.contract import MODES, Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import ratio_interval, significant
 from pytest_ecornn.results.statistics import MIN_PAIRS
+from pytest_ecornn.suites.published.common.bars import geometric_mean
 from pytest_ecornn.suites.published.common.case_times import TIMING_MODES, Row, TimedComparison, precision_of
-from pytest_ecornn.suites.published.common.ratios import geometric_mean
 
 IMPLEMENTATIONS = ("sequential", "cudnn", "transposed_gpu", "row_major_gpu")
 BASELINE, DEFAULT = "cudnn", "sequential"

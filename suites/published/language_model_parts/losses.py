@@ -11,12 +11,10 @@ import torch
 
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
-from pytest_ecornn.suites.published.common.item_rows import measure_rest
-from pytest_ecornn.suites.published.common.optional import reason
+from pytest_ecornn.suites.published.common.item_rows import measure_rest, reason
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE, OURS, YARDSTICK
 from pytest_ecornn.suites.published.language_model_parts.throughput import HIDDEN
-from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, ModelSizes, Training
-from pytest_ecornn.suites.published.language_model_parts.words import Corpus
+from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, Corpus, ModelSizes, Training
 from pytest_ecornn.verification.comparison import MAX_FACTOR, MAX_FLOOR, RMS_FACTOR, RMS_FLOOR, precision_eps
 
 STEPS, SEEDS, LAST = 200, 5, 50  # LAST: steps whose mean loss stands for a run with dropout

@@ -12,11 +12,9 @@ import torch
 from pytest_ecornn.measurement.measurement import gc_disabled
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common import wall_clock
-from pytest_ecornn.suites.published.common.item_rows import measure_rest
-from pytest_ecornn.suites.published.common.optional import reason
+from pytest_ecornn.suites.published.common.item_rows import measure_rest, reason
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE, DEFAULT, NONE, OURS
-from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, ModelSizes, Training
-from pytest_ecornn.suites.published.language_model_parts.words import Corpus
+from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, Corpus, ModelSizes, Training
 
 EAGER, GRAPH = "eager", "graph"
 STEP_KINDS = (EAGER, GRAPH)

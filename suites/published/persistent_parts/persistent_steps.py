@@ -16,11 +16,10 @@ from torch import Tensor
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.implementations.persistent_gpu import ops  # noqa: F401  (registers torch's ops)
-from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.config import TILE, WARPS, Form
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, compile_layer, status_of
 from pytest_ecornn.implementations.persistent_gpu.kernel import Shape as TrackShape
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
-from pytest_ecornn.implementations.persistent_gpu.tiling import TILE, WARPS
 from pytest_ecornn.measurement.capture import graph_count
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, significant

@@ -10,7 +10,7 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
-from pytest_ecornn.suites.published.common.bars import NO, MinTarget, format_ratio
+from pytest_ecornn.suites.published.common.bars import NO, MinTarget, format_ratio, mean_ratio
 from pytest_ecornn.suites.published.common.case_times import (
     CALLED,
     REPLAYED,
@@ -20,7 +20,6 @@ from pytest_ecornn.suites.published.common.case_times import (
     TimedComparison,
     precision_of,
 )
-from pytest_ecornn.suites.published.common.ratios import mean_ratio
 
 OURS, BASELINE = "persistent_gpu", "cudnn"
 CONTEST = TimedComparison((OURS, BASELINE), (BASELINE,))

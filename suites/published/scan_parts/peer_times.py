@@ -13,7 +13,7 @@ import torch
 from pytest_ecornn.measurement import clocks
 from pytest_ecornn.results.statistics import MIN_PAIRS
 from pytest_ecornn.suites.published.common.alternating import Arm, measure_interleaved
-from pytest_ecornn.suites.published.common.optional import reason
+from pytest_ecornn.suites.published.common.item_rows import reason
 from pytest_ecornn.suites.published.scan_parts.peer_ways import OURS
 from pytest_ecornn.system.graphs import GraphCapture
 

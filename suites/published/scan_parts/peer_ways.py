@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_ecornn.suites.published.common.optional import Unavailable, import_optional
+from pytest_ecornn.suites.published.common.item_rows import Unavailable, import_optional
 
 OURS = "scan_gpu"
 BTD, BCT = "B,T,D", "B,C,T"

@@ -19,9 +19,8 @@ from pytest_ecornn.results.formatting import relative_error, significant
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
 from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
-from pytest_ecornn.suites.published.common.item_rows import measure_each
-from pytest_ecornn.suites.published.common.optional import import_optional
-from pytest_ecornn.suites.published.scan_parts.scan_reference import sampled, states
+from pytest_ecornn.suites.published.common.item_rows import import_optional, measure_each
+from pytest_ecornn.suites.published.scan_parts.scan_judge import sampled, states
 from pytest_ecornn.suites.published.scan_parts.scan_shape import ScanShape
 
 # Of a sample of channels, relative to the largest of the reference there; the harness's own verdict is elsewhere.

@@ -18,8 +18,8 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.reporting.pictures.log_plot import Line, log_plot
 from pytest_ecornn.results.formatting import relative_error
-from pytest_ecornn.suites.published.common.optional import NOT_REACHED, import_optional, reason
-from pytest_ecornn.suites.published.scan_parts.scan_reference import states
+from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED, import_optional, reason
+from pytest_ecornn.suites.published.scan_parts.scan_judge import states
 from pytest_ecornn.verification import comparison
 from pytest_ecornn.verification.comparison import Slices
 

@@ -19,8 +19,8 @@ from pytest_ecornn.contract import MODES, Case, Layer
 from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, significant
+from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED, reason
 from pytest_ecornn.suites.published.common.launches import Breakdown, breakdown, profiled
-from pytest_ecornn.suites.published.common.optional import NOT_REACHED, reason
 from pytest_ecornn.suites.published.common.verified import prepared
 
 IMPLEMENTATION, CELL, GATES = "scan_gpu", "mingru", 2

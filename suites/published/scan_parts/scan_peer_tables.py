@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import relative_error, significant, size
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
-from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
-from pytest_ecornn.suites.published.common.ratios import mean_ratio
+from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio, mean_ratio
 from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD, OURS
 from pytest_ecornn.suites.published.scan_parts.scan_peers import CALLED, REPLAYED, Row, VariantResult
 

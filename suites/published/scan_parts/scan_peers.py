@@ -16,12 +16,10 @@ from torch import Tensor
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.item_rows import measure_each
-from pytest_ecornn.suites.published.common.optional import NOT_REACHED, reason
+from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED, measure_each, reason
 from pytest_ecornn.suites.published.scan_parts.peer_times import Samples, called, host, replayed
 from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD, OURS, Call, Variant, ours, peers
-from pytest_ecornn.suites.published.scan_parts.scan_judge import LongScanVerifier
-from pytest_ecornn.suites.published.scan_parts.scan_reference import sampled
+from pytest_ecornn.suites.published.scan_parts.scan_judge import LongScanVerifier, sampled
 from pytest_ecornn.suites.published.scan_parts.scan_shape import ScanShape
 from pytest_ecornn.system import memory
 

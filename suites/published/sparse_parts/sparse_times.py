@@ -14,7 +14,7 @@ from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
 from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
 from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, Cell, Row, TimedComparison
-from pytest_ecornn.suites.published.common.optional import NOT_REACHED, without_numbers
+from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED, without_numbers
 
 OURS, DENSE, CUDNN = "sparse_persistent_gpu", "persistent_gpu", "cudnn"
 BASELINES = (CUDNN, "cusparse_gpu", "row_major_gpu")

@@ -20,9 +20,9 @@ from pytest_ecornn.implementations._cuda.kernel import Kernel, TensorArg
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
 from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, single_step, wavefront
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
-from pytest_ecornn.implementations.persistent_gpu.blocks.heuristics import block_configs
+from pytest_ecornn.implementations.persistent_gpu.blocks.config import block_configs
 from pytest_ecornn.implementations.persistent_gpu.input_gemm import gemm_3xtf32
-from pytest_ecornn.implementations.persistent_gpu.input_gemm.tiles import TILES
+from pytest_ecornn.implementations.persistent_gpu.input_gemm.gemm_3xtf32 import TILES
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
 from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
 from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode, ProblemSize
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
-from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
-from pytest_ecornn.implementations.persistent_gpu.blocks.heuristics import block_configs
-from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig, block_configs
+from pytest_ecornn.implementations.persistent_gpu.config import WARPS, Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
 from pytest_ecornn.implementations.persistent_gpu.heuristics import (
@@ -23,9 +22,7 @@ from pytest_ecornn.implementations.persistent_gpu.heuristics import (
     estimated_us_with_queueing,
     select_config,
 )
-from pytest_ecornn.implementations.persistent_gpu.streaming.configs import streaming_configs
-from pytest_ecornn.implementations.persistent_gpu.streaming.cost import gemm_step_us
-from pytest_ecornn.implementations.persistent_gpu.tiling import WARPS
+from pytest_ecornn.implementations.persistent_gpu.streaming.configs import gemm_step_us, streaming_configs
 from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig, WgmmaForwardConfig
 from tests.helpers.persistent import A100, ARITHMETICS
 from tests.helpers.simulated_kernels import CELLS

@@ -10,8 +10,13 @@ from torch import Tensor
 
 from pytest_ecornn.implementations._common.input_gemm import InputGemm, make_input_gemm
 from pytest_ecornn.implementations.persistent_gpu.input_gemm import gemm_3xtf32
-from pytest_ecornn.implementations.persistent_gpu.input_gemm.gemm_3xtf32 import InputGemm3xTF32, make_fastest_input_gemm
-from pytest_ecornn.implementations.persistent_gpu.input_gemm.tiles import TILES, GemmTile, select_tile
+from pytest_ecornn.implementations.persistent_gpu.input_gemm.gemm_3xtf32 import (
+    TILES,
+    GemmTile,
+    InputGemm3xTF32,
+    make_fastest_input_gemm,
+    select_tile,
+)
 from tests.helpers.requirements import needs_compiler, needs_gpu
 from tests.simulator.clusters_on_cpu import is_fault_seen, running_kernels
 

@@ -21,10 +21,9 @@ from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import persistent
 from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.case_times import CALLED, NOT_CALLED, REPLAYED, TIMING_MODES, Cell, TimedComparison
-from pytest_ecornn.suites.published.common.item_rows import measure_each
-from pytest_ecornn.suites.published.common.optional import NOT_REACHED
+from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED, measure_each
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
-from pytest_ecornn.suites.published.common.rebuilt import from_json
+from pytest_ecornn.suites.published.common.report_files import from_json
 from pytest_ecornn.system.gpus.lock import device_lock
 from pytest_ecornn.system.locking import MachineLock
 from pytest_ecornn.verification.verification import Candidate

@@ -26,12 +26,20 @@ from pytest_ecornn.suites.published.common.case_times import (
     TimedComparison,
     precision_of,
 )
-from pytest_ecornn.suites.published.common.optional import NOT_REACHED
-from pytest_ecornn.suites.published.common.rebuilt import from_json
+from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
+from pytest_ecornn.suites.published.common.report_files import from_json
 from pytest_ecornn.suites.published.common.verified import WRONG
 from pytest_ecornn.suites.published.deepbench_parts import dense_tables, pruned_tables
-from pytest_ecornn.suites.published.deepbench_parts.problem_times import ProblemTimes, Variant, in_turn
-from pytest_ecornn.suites.published.deepbench_parts.problems import TITAN_XP, V100, Problem, published, published_us
+from pytest_ecornn.suites.published.deepbench_parts.problem_times import (
+    TITAN_XP,
+    V100,
+    Problem,
+    ProblemTimes,
+    Variant,
+    in_turn,
+    published,
+    published_us,
+)
 from tests.helpers.studies import cells_of
 
 TRANSLATION = Problem("training", "machine translation", "lstm", 512, 16, 25)

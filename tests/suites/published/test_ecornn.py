@@ -18,8 +18,8 @@ from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.suites.published import ecornn
-from pytest_ecornn.suites.published.common import alternating, case_times, launches, ratios, verified
-from pytest_ecornn.suites.published.common.kernel_names import kind_of
+from pytest_ecornn.suites.published.common import alternating, bars, case_times, launches, verified
+from pytest_ecornn.suites.published.common.launches import kind_of
 from pytest_ecornn.suites.published.ecornn_parts import lstm_times, product_layout
 from pytest_ecornn.suites.published.ecornn_parts.hit_rate import METRIC, HitRate, parse
 from pytest_ecornn.system import machine
@@ -106,10 +106,10 @@ def test_blocks_alternate_and_calls_rotate(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_geometric_mean_of_ratios() -> None:
-    assert ratios.geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
+    assert bars.geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
     for values in ([], [1.0, 0.0]):
         with pytest.raises(ValueError, match="above 0"):
-            ratios.geometric_mean(values)
+            bars.geometric_mean(values)
 
 
 def made_up_times(case: Case, default_us: float = 3000.0) -> case_times.Row:

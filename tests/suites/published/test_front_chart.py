@@ -12,7 +12,7 @@ import pytest
 from pytest_ecornn.reporting.pictures.ratio_chart import Group, Series, render_chart
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import front_chart
-from pytest_ecornn.suites.published.common.ratios import mean_ratio
+from pytest_ecornn.suites.published.common.bars import mean_ratio
 from tests.helpers.reporting.pictures import SVG
 
 ROOT = Path(__file__).parents[3]

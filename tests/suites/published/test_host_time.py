@@ -11,10 +11,10 @@ import torch
 
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import host_time
-from pytest_ecornn.suites.published.common.optional import NOT_REACHED
-from pytest_ecornn.suites.published.common.rebuilt import from_json
+from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
+from pytest_ecornn.suites.published.common.report_files import from_json
 from pytest_ecornn.suites.published.host_time import ARMS, PROBLEMS, ArmTime, Row
-from pytest_ecornn.suites.published.selection_parts.modules import BASELINE, make_module
+from pytest_ecornn.suites.published.selection_parts.problems import BASELINE, make_module
 
 SMALL = replace(PROBLEMS[1], hidden_size=4, input_size=4, batch=2, steps=3)
 CPU = torch.device("cpu")

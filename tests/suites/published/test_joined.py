@@ -14,11 +14,10 @@ import pytest
 from pytest_ecornn.results.shard import Shard
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import persistent
-from pytest_ecornn.suites.published.common import parted, runs
-from pytest_ecornn.suites.published.common.optional import NOT_REACHED
-from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
-from pytest_ecornn.suites.published.common.rebuilt import from_json
-from pytest_ecornn.suites.published.common.runs import Run
+from pytest_ecornn.suites.published.common import parted
+from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
+from pytest_ecornn.suites.published.common.parted import ReportPlan, Run, Section
+from pytest_ecornn.suites.published.common.report_files import from_json
 from tests.helpers.studies import Inner, Outer
 
 COMMITTED = Path(__file__).parents[3] / "reports/h200"
@@ -273,14 +272,14 @@ def test_what_was_made_otherwise_is_not_joined(changed: dict[str, Any], said: st
     ],
 )  # fmt: skip
 def test_runs_are_told_by_when_they_were(made: list[Run], said: str) -> None:
-    assert runs.describe(made) == said
+    assert parted.describe(made) == said
 
 
 def test_the_committed_report_is_read_and_written_as_it_was(tmp_path: Path) -> None:
     persistent.PLAN.joined([COMMITTED / "persistent.json"]).write(tmp_path)
     found, written = (json.loads((folder / "persistent.json").read_text()) for folder in (COMMITTED, tmp_path))
     assert as_rows(written.pop("rows")) == as_rows(found.pop("rows"))
-    assert runs.of_report(written) == runs.of_report(found)
+    assert parted.of_report(written) == parted.of_report(found)
     assert {name: written[name] for name in found if name != "runs"} == {name: found[name] for name in found if name != "runs"}
     assert heads(tmp_path) == heads(COMMITTED)
 

@@ -15,15 +15,14 @@ from torch import nn
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import language_model
-from pytest_ecornn.suites.published.common.optional import NOT_REACHED
-from pytest_ecornn.suites.published.common.rebuilt import from_json
+from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
+from pytest_ecornn.suites.published.common.report_files import from_json
 from pytest_ecornn.suites.published.language_model_parts import (
     losses,
     recurrent_layers,
     throughput,
     throughput_tables,
     training,
-    words,
 )
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import LayerSizes
 from pytest_ecornn.suites.published.language_model_parts.throughput import ArmRate, Configuration, Row
@@ -33,7 +32,7 @@ from tests.helpers.requirements import HAS_BFLOAT16_LSTM, needs_bfloat16_lstm, n
 from tests.helpers.studies import cells_of
 
 CPU = torch.device("cpu")
-CORPUS = words.zipf(50, 3000)
+CORPUS = training.zipf(50, 3000)
 TRAINED_DTYPE = "bfloat16" if HAS_BFLOAT16_LSTM else "float32"  # the precision of models that are trained
 
 
@@ -42,23 +41,23 @@ def small(precision: str = "float32", dropout: float = 0.0) -> ModelSizes:
 
 
 def test_words_follow_zipfs_law() -> None:
-    counts = words.zipf(10, 200_000).words.bincount(minlength=10).double()
+    counts = training.zipf(10, 200_000).words.bincount(minlength=10).double()
     expected = 1 / torch.arange(1, 11, dtype=torch.float64)
     torch.testing.assert_close(counts / counts.sum(), expected / expected.sum(), rtol=0.05, atol=0.0)
 
 
 def test_a_texts_words_are_ranked(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the cat the\n\n the dog\n")
-    corpus = words.read(tmp_path / "a.txt")
+    corpus = training.read(tmp_path / "a.txt")
     assert (corpus.vocabulary, corpus.source) == (4, "a.txt")
     assert corpus.words.tolist() == [0, 2, 0, 1, 0, 3, 1]  # the, <eos>, cat, dog
     (tmp_path / "b.txt").write_text("\n")
     with pytest.raises(ValueError, match=r"b\.txt: expected a text of two words at least, got 0"):
-        words.read(tmp_path / "b.txt")
+        training.read(tmp_path / "b.txt")
 
 
 def test_batches_go_on_where_the_one_before_ended() -> None:
-    corpus = words.Corpus(torch.arange(12), 12, "counting")
+    corpus = training.Corpus(torch.arange(12), 12, "counting")
     batches = corpus.batches(steps=3, batch=2, count=3, device=CPU)
     assert batches.shape == (3, 4, 2)
     assert batches[:, :, 0].tolist() == [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]]
@@ -106,7 +105,7 @@ def test_what_does_not_run_says_why() -> None:
 
 
 def test_a_model_learns_what_repeats() -> None:
-    corpus = words.Corpus(torch.arange(3000) % 7, 50, "counting")
+    corpus = training.Corpus(torch.arange(3000) % 7, 50, "counting")
     module = Training("nn.LSTM", small(), corpus.batches(5, 4, 64, CPU), CPU)
     first, *_, last = (float(module.step()) for _ in range(300))
     assert first == pytest.approx(3.9, abs=0.1)  # log 50
@@ -124,7 +123,7 @@ def test_states_go_on_from_step_to_step() -> None:
 
 
 def few(corpora: Any, precisions: Any) -> list[Configuration]:
-    return [Configuration(small(precision), way, words.ZIPF) for precision in precisions for way in throughput.STEP_KINDS]
+    return [Configuration(small(precision), way, training.ZIPF) for precision in precisions for way in throughput.STEP_KINDS]
 
 
 def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +159,7 @@ def test_what_is_not_reached_has_the_reason() -> None:
 
 
 def test_the_published_models_in_each_precision_and_way() -> None:
-    corpora = [words.zipf(vocabulary, 100) for vocabulary in language_model.VOCABULARIES[::-1]]
+    corpora = [training.zipf(vocabulary, 100) for vocabulary in language_model.VOCABULARIES[::-1]]
     found = throughput.configurations(corpora)
     assert len(found) == len(set(found)) == 2 * 2 * 3 * 2
     assert str(found[0]) == "2 x 650, 10,000 words, float32, eager"
@@ -179,7 +178,7 @@ def made_up(auto: float, hidden: int = 650, vocabulary: int = 10_000, way: str =
         for name, rate in rates.items()
     }
     arms["persistent_gpu"] = ArmRate(reason="does not fit")
-    return Row(Configuration(ModelSizes(hidden, vocabulary, "float32"), way, words.ZIPF), arms)
+    return Row(Configuration(ModelSizes(hidden, vocabulary, "float32"), way, training.ZIPF), arms)
 
 
 def test_tables_and_bars() -> None:
@@ -222,7 +221,7 @@ def test_rows_survive_json() -> None:
 
 
 def test_words_of_pairs_follow_from_the_one_before() -> None:
-    drawn = words.pairs(50, 4000, 20).words
+    drawn = training.pairs(50, 4000, 20).words
     followers = [drawn[1:][drawn[:-1] == word].bincount(minlength=20) for word in range(20)]
     shares = [float(one.max() / one.sum()) for one in followers]
     assert all(share == pytest.approx(0.9 + 0.1 / 20, abs=0.06) for share in shares)
@@ -249,7 +248,7 @@ def test_a_layer_that_mixes_sequences_up_does_not_agree(monkeypatch: pytest.Monk
     monkeypatch.setattr(losses, "STEPS", 200)
     monkeypatch.setattr(losses, "LAST", 50)
     monkeypatch.setattr(losses, "SEEDS", 3)
-    corpus = words.pairs(50, 3000, 10)
+    corpus = training.pairs(50, 3000, 10)
     (curves,) = losses.measure_curves(float("inf"), corpus=corpus, device="cpu", make=lambda corpus, dropout: [small()])
     assert curves.agrees("persistent_gpu")
     assert not curves.agrees("auto")

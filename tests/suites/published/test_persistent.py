@@ -13,7 +13,7 @@ import torch
 
 from pytest_ecornn.contract import MODES, Case, Weights
 from pytest_ecornn.implementations._common.recurrent_problem import MathMode, ProblemSize
-from pytest_ecornn.implementations.persistent_gpu import tiling
+from pytest_ecornn.implementations.persistent_gpu import config
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.measurement.clocks import WallTimer
@@ -22,7 +22,7 @@ from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.suites.promises import first_use
 from pytest_ecornn.suites.published import persistent
-from pytest_ecornn.suites.published.common import case_times, ratios, verified
+from pytest_ecornn.suites.published.common import bars, case_times, verified
 from pytest_ecornn.suites.published.common.bars import MaxTarget, MinTarget
 from pytest_ecornn.suites.published.common.case_times import CALLED, TIMING_MODES
 from pytest_ecornn.suites.published.persistent_parts import (
@@ -46,7 +46,7 @@ def test_a_ceiling_is_held_by_the_whole_interval(found: tuple[float, float, floa
 
 
 def test_the_mean_of_ratios_has_the_mean_of_their_bounds() -> None:
-    mean = ratios.mean_ratio([Ratio(2.0, 1.0, 4.0), Ratio(8.0, 4.0, 9.0)])
+    mean = bars.mean_ratio([Ratio(2.0, 1.0, 4.0), Ratio(8.0, 4.0, 9.0)])
     assert (mean.ratio, mean.low, mean.high) == pytest.approx((4.0, 2.0, 6.0))
 
 
@@ -65,7 +65,7 @@ def us(clocks: float) -> float:
 
 
 def test_a_step_waits_for_what_is_handed_on_and_then_multiplies() -> None:
-    assert persistent_steps.FRAGMENT_BYTES == tiling.FRAGMENT_BYTES
+    assert persistent_steps.FRAGMENT_BYTES == config.FRAGMENT_BYTES
     assert form().fragments_per_warp == 16
     assert persistent_steps.handoff_us(form()) == pytest.approx(0.2 + us(32 * 8 * 2 * 16 / 32))
     assert persistent_steps.busy_us(form()) == pytest.approx(us(16 * 2 * 2 * 6.1))

@@ -19,7 +19,7 @@ from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.suites.published import scan
-from pytest_ecornn.suites.published.common import bars, optional, verified
+from pytest_ecornn.suites.published.common import bars, item_rows, verified
 from pytest_ecornn.suites.published.common.parted import Section
 from pytest_ecornn.suites.published.scan_parts import (
     scan_bandwidth,
@@ -30,8 +30,7 @@ from pytest_ecornn.suites.published.scan_parts import (
     scan_peers,
     scan_times,
 )
-from pytest_ecornn.suites.published.scan_parts.scan_judge import LongScanVerifier
-from pytest_ecornn.suites.published.scan_parts.scan_reference import sampled, states
+from pytest_ecornn.suites.published.scan_parts.scan_judge import LongScanVerifier, sampled, states
 from pytest_ecornn.verification.verification import Candidate, expected
 from tests.helpers.studies import cells_of
 
@@ -259,8 +258,8 @@ def test_a_part_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str],
 
 
 def test_what_is_absent_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(optional.Unavailable, match="absent from this version"):
-        optional.import_optional("no_such_module", "scan")
-    monkeypatch.setattr(optional.importlib, "import_module", lambda path: __import__("no_such_package"))
-    with pytest.raises(optional.Unavailable, match="cannot be imported: No module named 'no_such_package'"):
-        optional.import_optional("scan_gpu", "scan")
+    with pytest.raises(item_rows.Unavailable, match="absent from this version"):
+        item_rows.import_optional("no_such_module", "scan")
+    monkeypatch.setattr(item_rows.importlib, "import_module", lambda path: __import__("no_such_package"))
+    with pytest.raises(item_rows.Unavailable, match="cannot be imported: No module named 'no_such_package'"):
+        item_rows.import_optional("scan_gpu", "scan")

@@ -17,7 +17,7 @@ from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published.common import launches
 from pytest_ecornn.suites.published.scan_parts import scan_bandwidth, scan_layer
-from pytest_ecornn.suites.published.scan_parts.scan_reference import states
+from pytest_ecornn.suites.published.scan_parts.scan_judge import states
 from tests.helpers.studies import cells_of, event, fake_clock
 
 

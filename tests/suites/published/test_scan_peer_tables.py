@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published.common import optional
+from pytest_ecornn.suites.published.common import item_rows
 from pytest_ecornn.suites.published.scan_parts import peer_times, peer_ways, scan_peer_tables, scan_peers
 from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD, OURS, Variant
-from pytest_ecornn.suites.published.scan_parts.scan_reference import states
+from pytest_ecornn.suites.published.scan_parts.scan_judge import states
 from tests.helpers.studies import cells_of, fake_clock
 
 LATE = "not reached in the time allowed"
@@ -175,7 +175,7 @@ def adapters(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     def fetched(module: str, name: str) -> Any:
         if module.endswith("_linear_attention"):
-            raise optional.Unavailable("absent from this version")
+            raise item_rows.Unavailable("absent from this version")
         return found[name]
 
     monkeypatch.setattr(peer_ways, "import_optional", fetched)

@@ -11,8 +11,8 @@ import torch
 
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import selection
-from pytest_ecornn.suites.published.selection_parts import modules, problems, selection_tables, selection_times
-from pytest_ecornn.suites.published.selection_parts.selection_times import Column, SelectionRow
+from pytest_ecornn.suites.published.selection_parts import problems, selection_tables
+from pytest_ecornn.suites.published.selection_parts.selection_tables import Column, SelectionRow
 
 PROBLEM = problems.SelectionProblem("drawn", "lstm", 2, 8, 16, 3, 5, 2, "tf32", "training")
 
@@ -36,7 +36,7 @@ def test_a_problem_in_words() -> None:
 
 
 def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection_times, "ROUNDS", 3)
+    monkeypatch.setattr(selection_tables, "ROUNDS", 3)
     few = [replace(one, steps=2) for one in problems.drawn_scans(1, 1)]
     monkeypatch.setattr(selection, "selected", lambda *given: few)
     arguments = ["--output", str(tmp_path), "--device", "cpu", "--sets", "scans", "--seconds", "30"]
@@ -79,15 +79,15 @@ def test_a_problem_that_fails_costs_itself(monkeypatch: pytest.MonkeyPatch) -> N
     def fail(*given: object) -> None:
         raise RuntimeError("no\nmore")
 
-    monkeypatch.setattr(selection_times, "measure", fail)
+    monkeypatch.setattr(selection_tables, "measure", fail)
     assert selection._row(PROBLEM, torch.device("cpu"), 0.99).refusals == {"all": "RuntimeError: no"}
 
 
 def test_modules_of_a_problem() -> None:
     cpu = torch.device("cpu")
-    assert modules.backends(PROBLEM, cpu) == ("torch.nn",)
-    assert modules.backends(PROBLEM, torch.device("cuda")) == ("torch.nn", "persistent_gpu")
-    module = modules.make_module(PROBLEM, "torch.nn", cpu)
+    assert problems.backends(PROBLEM, cpu) == ("torch.nn",)
+    assert problems.backends(PROBLEM, torch.device("cuda")) == ("torch.nn", "persistent_gpu")
+    module = problems.make_module(PROBLEM, "torch.nn", cpu)
     assert isinstance(module, torch.nn.LSTM)
     assert module.training
-    assert len(modules.make_call(PROBLEM, module, cpu)()) == 1 + len(list(module.parameters()))
+    assert len(problems.make_call(PROBLEM, module, cpu)()) == 1 + len(list(module.parameters()))

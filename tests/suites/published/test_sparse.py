@@ -14,8 +14,8 @@ from pytest_ecornn.implementations import sparse_persistent_gpu
 from pytest_ecornn.suites.published import sparse
 from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.case_times import TIMING_MODES, Cell
-from pytest_ecornn.suites.published.common.optional import NOT_REACHED
-from pytest_ecornn.suites.published.common.rebuilt import from_json
+from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
+from pytest_ecornn.suites.published.common.report_files import from_json
 from pytest_ecornn.suites.published.sparse_parts import sparse_capacity, sparse_techniques, sparse_times
 from tests.helpers.requirements import needs_compiler
 from tests.helpers.studies import cells_of
