@@ -200,5 +200,5 @@ def test_a_wrong_option_stops_the_run(options: list[str], message: str, tmp_path
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "text.pt").write_text("\x1b[31mnot torch's")
     torch.save({**nn.LSTM(3, 4).state_dict(), "weight_hh_l99999999": torch.zeros(16, 4)}, tmp_path / "far.pt")
-    done = Foreign(tmp_path).run("--ecornn-verify", *options, check=4)
+    done = Foreign(tmp_path).run_here("--ecornn-verify", *options, check=4)
     assert fnmatch.filter(done.stderr.splitlines(), f"*{message}*")

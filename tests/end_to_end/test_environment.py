@@ -21,7 +21,7 @@ from pytest_ecornn.run.hooks import screen
 from pytest_ecornn.run.options import Options
 from pytest_ecornn.system.locking import MachineLock
 from tests.helpers import samples
-from tests.helpers.foreign import QUICK, Foreign, environment
+from tests.helpers.foreign import BRIEFLY, QUICK, Foreign, environment
 from tests.helpers.reporting_samples import row, sample_rows
 
 _OTHER_CASE = "lstm-T5-B3-H8-float32"
@@ -74,7 +74,7 @@ def waiting_run(foreign: Foreign) -> Iterator[tuple[subprocess.Popen[bytes], int
 
 def test_a_second_run_with_the_same_report_folder_is_refused_and_the_first_goes_on(foreign: Foreign) -> None:
     with waiting_run(foreign) as (first, pid):
-        done = foreign.run("--ecornn-verify", "--ecornn-only", "sequential", "--ecornn-case", _OTHER_CASE, *QUICK, check=4)
+        done = foreign.run_here("--ecornn-verify", "--ecornn-only", "sequential", "--ecornn-case", _OTHER_CASE, check=4)
         assert f"expected a report folder that no other run writes into, but process {pid} does" in done.stderr
         assert "choose another --ecornn-report" in done.stderr
         (foreign.path / "go").touch()
@@ -85,7 +85,7 @@ def test_a_second_run_with_the_same_report_folder_is_refused_and_the_first_goes_
 
 def test_a_resume_looks_at_its_own_sources_and_cases(foreign: Foreign) -> None:
     mine = foreign.write("mine.py", samples.RIGHT)
-    options = ["--ecornn-verify", "--ecornn-implementations", str(mine), "--ecornn-only", "mine", *QUICK]
+    options = ["--ecornn-verify", "--ecornn-implementations", str(mine), "--ecornn-only", "mine", *BRIEFLY]
     foreign.run(*options, *_CASE, check=0)
     foreign.write("notes.py", "# unrelated")
     foreign.run(*options, *_CASE, "--ecornn-resume", check=0)
@@ -93,12 +93,12 @@ def test_a_resume_looks_at_its_own_sources_and_cases(foreign: Foreign) -> None:
     (foreign.path / "folder.py").mkdir()
     foreign.run(*options, *_CASE, "--ecornn-resume", check=0)
     journal = (foreign.path / "reports/local/journal.jsonl").read_text()
-    done = foreign.run(*options, "--ecornn-case", _OTHER_CASE, "--ecornn-resume", check=4)
+    done = foreign.run_here(*options, "--ecornn-case", _OTHER_CASE, "--ecornn-resume", check=4)
     assert f"cases: {samples.CASE} and {_OTHER_CASE}" in done.stderr
     assert "repeat the options of the interrupted run, or run without --ecornn-resume" in done.stderr
     assert (foreign.path / "reports/local/journal.jsonl").read_text() == journal
     foreign.write("_shared.py", "")
-    assert "mine has changed" in foreign.run(*options, *_CASE, "--ecornn-resume", check=4).stderr
+    assert "mine has changed" in foreign.run_here(*options, *_CASE, "--ecornn-resume", check=4).stderr
 
 
 def test_a_folder_of_implementations_may_hold_an_editors_lock(foreign: Foreign) -> None:
@@ -108,7 +108,7 @@ def test_a_folder_of_implementations_may_hold_an_editors_lock(foreign: Foreign) 
     (kernels / ".#mine.py").symlink_to("user@host.1234:56")
     (kernels / "folder.py").mkdir()
     options = ["--ecornn-implementations", str(kernels), "--ecornn-only", "mine", *_CASE]
-    done = foreign.run("--ecornn-verify", *options, "--collect-only", "-q", check=0)
+    done = foreign.run_here("--ecornn-verify", *options, "--collect-only", "-q", check=0)
     assert f"[mine-{samples.CASE}]" in done.stdout
 
 
@@ -138,7 +138,7 @@ def test_a_run_that_waits_for_the_machine_says_for_whom_and_removes_what_a_kille
 def test_what_stands_in_the_locks_place_is_named_and_no_implementation_blamed(foreign: Foreign) -> None:
     path = Path(os.environ["TMPDIR"]) / f"pytest-ecornn-{os.getuid()}.lock"
     path.symlink_to("elsewhere")
-    done = foreign.run("--ecornn-verify", "--ecornn-only", "sequential", *_CASE, *QUICK, check=4)
+    done = foreign.run_here("--ecornn-verify", "--ecornn-only", "sequential", *_CASE, check=4)
     assert f"{path}: expected a file to lock, got a symbolic link" in done.stderr
     assert "set TMPDIR to a folder of your own" in done.stderr
     assert "no implementation is at fault" in done.stderr

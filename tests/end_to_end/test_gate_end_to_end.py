@@ -120,7 +120,7 @@ def _with(data: dict[str, Any], **changes: Any) -> str:
 def test_what_cannot_be_compared_is_refused_before_anything_runs(foreign: Foreign, change: Any, message: str) -> None:
     text = change(json.loads((foreign.path / "stored.json").read_text()))
     foreign.write("stored.json", text)
-    done = foreign.run(*OPTIONS, *COMPARE, "50%", check=4)
+    done = foreign.run_here(*OPTIONS, *COMPARE, "50%", check=4)
     assert message in done.stderr
     assert not (foreign.path / "reports").exists()
 
@@ -138,7 +138,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(foreign: Foreig
     ],
 )
 def test_what_the_gate_cannot_use_is_a_usage_error(foreign: Foreign, arguments: list[str], message: str) -> None:
-    done = foreign.run(*arguments, check=4)
+    done = foreign.run_here(*arguments, check=4)
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
     assert message in line
 
@@ -148,7 +148,7 @@ def test_limits_of_the_ini_file_count_and_bad_ones_are_named(foreign: Foreign) -
     foreign.run(*OPTIONS, *COMPARE[:2], check=0)
     assert comparison(foreign)["findings"][0]["limit"] == pytest.approx(0.6)
     foreign.write("pytest.ini", "[pytest]\necornn_fail_slower = fast\n")
-    assert "ecornn_fail_slower: expected a percentage" in foreign.run(*OPTIONS, *COMPARE[:2], check=4).stderr
+    assert "ecornn_fail_slower: expected a percentage" in foreign.run_here(*OPTIONS, *COMPARE[:2], check=4).stderr
 
 
 def test_an_unwritable_summary_is_an_error_and_the_report_is_there(foreign: Foreign, monkeypatch: pytest.MonkeyPatch) -> None:

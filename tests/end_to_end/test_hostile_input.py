@@ -13,11 +13,11 @@ import pytest
 from pytest_ecornn.results import journal
 from pytest_ecornn.results.rows import SCHEMA_VERSION
 from tests.helpers import samples
-from tests.helpers.foreign import QUICK, Foreign
+from tests.helpers.foreign import BRIEFLY, QUICK, Foreign
 from tests.helpers.reporting_samples import sample_rows
 
 _TRAINING = f"{samples.CASE}-training"
-_BENCH = ("--ecornn-bench", "--ecornn-only", "sequential", "--ecornn-case", samples.CASE, *QUICK)
+_BENCH = ("--ecornn-bench", "--ecornn-only", "sequential", "--ecornn-case", samples.CASE, *BRIEFLY)
 
 Change = Callable[[dict[str, Any], dict[str, Any]], Any]
 
@@ -53,7 +53,7 @@ def test_no_text_of_an_implementation_is_obeyed(foreign: Foreign) -> None:
 
 def test_a_module_that_cannot_be_imported_is_shown_without_its_escapes(foreign: Foreign) -> None:
     mine = foreign.write("mine.py", "raise RuntimeError('r\\x1b[31m')")
-    done = foreign.run("--ecornn-verify", "--ecornn-implementations", str(mine), check=4)
+    done = foreign.run_here("--ecornn-verify", "--ecornn-implementations", str(mine), check=4)
     assert r"importing it raised RuntimeError: r\x1b[31m" in done.stderr
     assert "\x1b" not in done.stderr
 
@@ -113,7 +113,7 @@ def test_a_damaged_journal_is_refused_by_its_line(damage: str, tmp_path: Path) -
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Foreign:
     """A folder in which a run has ended."""
     foreign = Foreign(tmp_path_factory.mktemp("finished"))
-    foreign.run(*_BENCH, check=0)
+    foreign.run(*_BENCH, *QUICK[2:], check=0)
     return foreign
 
 
@@ -134,7 +134,7 @@ def test_a_damaged_journal_is_a_usage_error_and_is_kept(finished: Foreign, chang
     path.write_text("".join(json.dumps(line) + "\n" for line in (header, row, *rest)))
     damaged = path.read_bytes()
     try:
-        assert message in finished.run(*_BENCH, "--ecornn-resume", check=4).stderr
+        assert message in finished.run_here(*_BENCH, "--ecornn-resume", check=4).stderr
         assert path.read_bytes() == damaged
     finally:
         path.write_text(whole)
@@ -144,5 +144,5 @@ def test_a_damaged_report_to_compare_with_is_a_usage_error(finished: Foreign) ->
     report = json.loads((finished.path / "reports/local/report.json").read_text())
     report["run"]["machine"]["packages"] = "all"
     finished.write("stored.json", json.dumps(report))
-    done = finished.run(*_BENCH, "--ecornn-report", "other", "--ecornn-compare", "stored.json", check=4)
+    done = finished.run_here(*_BENCH, "--ecornn-report", "other", "--ecornn-compare", "stored.json", check=4)
     assert "stored.json: run: machine.packages: expected an object, got str" in done.stderr

@@ -136,18 +136,18 @@ def test_a_required_implementation_without_a_row_fails_the_run(foreign: Foreign)
 def test_an_option_of_a_run_without_a_run_is_a_usage_error(foreign: Foreign, ini: str, arguments: list[str], name: str) -> None:
     foreign.write("pytest.ini", f"[pytest]\naddopts = {ini}\n")
     foreign.write("test_own.py", "def test_own():\n    pass\n")
-    done = foreign.run(*arguments, check=4)
+    done = foreign.run_here(*arguments, check=4)
     assert f"ERROR: {name} expected --ecornn-verify or --ecornn-bench beside it" in done.stderr
 
 
 def test_an_option_of_the_self_check_without_it_is_a_usage_error(foreign: Foreign) -> None:
-    assert "expected --ecornn-selfcheck beside it" in foreign.run("--ecornn-correct-cases", "9", check=4).stderr
+    assert "expected --ecornn-selfcheck beside it" in foreign.run_here("--ecornn-correct-cases", "9", check=4).stderr
 
 
 def test_settings_in_the_ini_file_are_no_error_without_a_run(foreign: Foreign) -> None:
     foreign.write("pytest.ini", "[pytest]\naddopts = --ecornn-budget 2 --ecornn-isolate\n")
     foreign.write("test_own.py", "def test_own():\n    pass\n")
-    foreign.run(check=0)
+    foreign.run_here(check=0)
 
 
 def test_a_layer_that_trains_alone_is_drawn_in_training(foreign: Foreign) -> None:

@@ -25,7 +25,7 @@ def test_an_unknown_name_of_a_file_nearby_is_answered_with_the_option_that_bring
     (tmp_path / "my kernels").mkdir()
     foreign.write("my kernels/my_scan.py", samples.RIGHT)
     options = ["--ecornn-verify", "--ecornn-case", samples.CASE, "--ecornn-only", "my_scan"]
-    done = foreign.run(*options, check=4)
+    done = foreign.run_here(*options, check=4)
     (error,) = (line for line in done.stderr.splitlines() if line.startswith("ERROR"))
     assert error.endswith("for this file of yours add --ecornn-implementations 'my kernels/my_scan.py'")
     foreign.run(*options, "--ecornn-implementations", "my kernels/my_scan.py", *QUICK, check=0)

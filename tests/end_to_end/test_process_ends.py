@@ -27,7 +27,7 @@ def foreign(tmp_path: Path) -> Foreign:
 )
 def test_what_ends_an_import_is_an_error_of_one_line_with_the_file(foreign: Foreign, line: str, raised: str) -> None:
     mine = foreign.write("mine.py", f"{line}\n{samples.RIGHT}")
-    done = foreign.run("--ecornn-verify", "--ecornn-implementations", "mine.py", "--ecornn-case", samples.CASE, check=4)
+    done = foreign.run_here("--ecornn-verify", "--ecornn-implementations", "mine.py", "--ecornn-case", samples.CASE, check=4)
     (error,) = (text for text in done.stderr.splitlines() if text.strip())
     assert error.startswith(f"ERROR: {mine}: importing it raised {raised}")
     assert "mend the module" in error

@@ -134,7 +134,7 @@ def test_a_row_below_its_floor_is_invalid(foreign: Foreign) -> None:
     ],
 )
 def test_what_does_not_exist_is_a_usage_error_of_one_line(foreign: Foreign, arguments: list[str], message: str) -> None:
-    done = foreign.run("--ecornn-bench", *arguments, check=4)
+    done = foreign.run_here("--ecornn-bench", *arguments, check=4)
     lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
     assert len(lines) == 1
     assert message in lines[0]
@@ -150,7 +150,7 @@ def test_a_malformed_journal_is_a_usage_error_and_is_kept(foreign: Foreign) -> N
     folder = foreign.path / "reports/local"
     folder.mkdir(parents=True)
     (folder / "journal.jsonl").write_text('{"schema_version": 1}\nnot json\n')
-    done = foreign.run("--ecornn-bench", "--ecornn-resume", "--ecornn-case", samples.CASE, check=4)
+    done = foreign.run_here("--ecornn-bench", "--ecornn-resume", "--ecornn-case", samples.CASE, check=4)
     assert "journal.jsonl, line 2: expected a JSON object" in done.stderr
     assert "not json" in (folder / "journal.jsonl").read_text()
 
@@ -344,7 +344,7 @@ def test_a_changed_implementation_is_not_resumed(foreign: Foreign) -> None:
     arguments = ["--ecornn-bench", "--ecornn-implementations", str(mine), "--ecornn-case", samples.CASE, *QUICK]
     foreign.run(*arguments, check=0)
     foreign.write("mine.py", samples.WRONG)
-    done = foreign.run(*arguments, "--ecornn-resume", check=4)
+    done = foreign.run_here(*arguments, "--ecornn-resume", check=4)
     assert "mine has changed" in done.stderr
 
 

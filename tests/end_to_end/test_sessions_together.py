@@ -62,7 +62,7 @@ def test_the_whole_package_of_suites_can_be_named(foreign: Foreign) -> None:
 
 
 def test_a_self_check_runs_beside_the_users_tests_too(foreign: Foreign) -> None:
-    done = foreign.run("--ecornn-selfcheck", "t", "--collect-only", "-q", check=0)
+    done = foreign.run_here("--ecornn-selfcheck", "t", "--collect-only", "-q", check=0)
     assert "t/test_own.py::test_own\n" in done.stdout
     assert "test_selfcheck.py::test_planted[" in done.stdout
 
@@ -94,5 +94,5 @@ def test_options_of_pytest_benchmark_are_for_the_users_benchmarks(foreign: Forei
 
 def test_without_pytest_benchmark_rows_are_verified_and_none_is_timed(foreign: Foreign) -> None:
     foreign.run(*VERIFY, "-p", "no:benchmark", check=0)
-    done = foreign.run(*BENCH, "-p", "no:benchmark", check=4)
+    done = foreign.run_here("--ecornn-bench", *CASE, "-p", "no:benchmark", check=4)
     assert "--ecornn-bench expected pytest-benchmark, but it is not loaded: leave out -p no:benchmark" in done.stderr

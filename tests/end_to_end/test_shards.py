@@ -36,10 +36,10 @@ def test_joined_shards_are_the_whole(foreign: Foreign) -> None:
 
 def test_another_shard_does_not_resume_one(foreign: Foreign) -> None:
     foreign.run(*OPTIONS, "--ecornn-shard", "1/2", check=0)
-    done = foreign.run(*OPTIONS, "--ecornn-shard", "2/2", "--ecornn-resume", check=4)
+    done = foreign.run_here(*OPTIONS, "--ecornn-shard", "2/2", "--ecornn-resume", check=4)
     assert "shard: 1/2 and 2/2" in done.stderr
 
 
 def test_a_shard_needs_a_run(foreign: Foreign) -> None:
-    done = foreign.run("--ecornn-shard", "1/2", check=4)
+    done = foreign.run_here("--ecornn-shard", "1/2", check=4)
     assert "--ecornn-shard expected --ecornn-verify or --ecornn-bench beside it" in done.stderr

@@ -140,7 +140,7 @@ def test_a_stored_journals_setup_and_rows_are_those_of_such_a_run(tmp_path: Path
     data["machine"], data["setup"]["sources"] = {"cpu": "another"}, {}
     (tmp_path / "reports/local").mkdir(parents=True)
     (tmp_path / "reports/local/journal.jsonl").write_text("\n".join([json.dumps(data), *rows]) + "\n")
-    done = Foreign(tmp_path).run(*OPTIONS, "--ecornn-resume", check=4)
+    done = Foreign(tmp_path).run_here(*OPTIONS, "--ecornn-resume", check=4)
     said = done.stderr.partition("its rows cannot stand beside new ones (")[2].partition("); repeat the options")[0]
     differences = said.split("; ")
     assert differences[0].startswith("cpu: another and "), done.stderr

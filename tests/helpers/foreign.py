@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+import hypothesis.configuration
+import pytest
+from torch.utils._python_dispatch import _disable_current_modes
+
+from pytest_ecornn.system import memory
 
 BRIEFLY = ("--ecornn-budget", "0.1")
 QUICK = (*BRIEFLY, "-p", "quickly")
@@ -62,6 +73,36 @@ def _fork_server() -> str:
 _running: list[subprocess.Popen[bytes]] = []  # whose standard input stays open as long as this process lives
 
 
+# What pytest itself would change in this process: rewritten assertions of what is imported already, the dump of a crash.
+HERE = ("-p", "no:cacheprovider", "-p", "no:faulthandler", "--assert=plain", "--capture=sys", "--noconftest")
+
+
+class _RefusesRows:
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        assert not item.nodeid.startswith("pytest_ecornn/"), "a row touches settings of its process: use Foreign.run"
+
+
+@contextlib.contextmanager
+def _same_process_after(folder: Path) -> Iterator[None]:
+    """Within it, directory, environment and torch are those of a new process there; what that leaves is taken back."""
+    allocator = memory.allocator_behaviour()
+    variables = mock.patch.dict(os.environ, {**environment(), "COLUMNS": "80"}, clear=True)
+    with variables, pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), _disable_current_modes():
+        patch.setattr(tempfile, "tempdir", None)
+        patch.setattr(hypothesis.configuration, "__hypothesis_home_directory", None)
+        patch.syspath_prepend(folder)
+        patch.chdir(folder)
+        try:
+            yield
+        finally:
+            if allocator is not None:
+                memory.set_allocator(allocator)
+            for name, module in list(sys.modules.items()):
+                if Path(getattr(module, "__file__", None) or "/").is_relative_to(folder):
+                    del sys.modules[name]
+
+
 class Foreign:
     """A directory that is not this repository, with a virtual environment's pytest at hand.
 
@@ -88,6 +129,18 @@ class Foreign:
         if check is not None:
             assert done.returncode == check, done.stdout[-3000:] + done.stderr[-3000:]
         return done
+
+    def run_here(self, *arguments: str, check: int) -> subprocess.CompletedProcess[str]:
+        """In this process, without conftest.py: for usage errors, help and collection. Rows touch settings and are refused."""
+        output, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+        with _same_process_after(self.path), contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+            status = int(pytest.main([*HERE, *arguments], plugins=[_RefusesRows()]))
+        texts = []
+        for stream in (output, errors):
+            stream.seek(0)
+            texts.append(stream.read())
+        assert status == check, "".join(text[-3000:] for text in texts)
+        return subprocess.CompletedProcess(arguments, status, *texts)
 
     def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Of `-m MODULE ...` or `-c CODE ...`."""

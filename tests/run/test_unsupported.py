@@ -132,7 +132,7 @@ def test_one_that_ends_its_process_when_asked_costs_its_own_rows(foreign: Foreig
 
 
 def test_a_first_run_has_few_items(foreign: Foreign) -> None:
-    done = foreign.run("--ecornn-bench", "--collect-only", "-q", check=0)
+    done = foreign.run_here("--ecornn-bench", "--collect-only", "-q", check=0)
     names = [line for line in done.stdout.splitlines() if "::test_" in line]
     grouped = [line for line in names if "::test_unsupported[" in line]
     assert len(names) < 130

@@ -138,7 +138,7 @@ def test_each_seed_draws_other_cases_and_always_the_same() -> None:
     ],
 )
 def test_what_a_selfcheck_cannot_be_asked_is_a_usage_error(arguments: list[str], expected: str, tmp_path: Path) -> None:
-    done = Foreign(tmp_path).run("--ecornn-selfcheck", *arguments, check=4)
+    done = Foreign(tmp_path).run_here("--ecornn-selfcheck", *arguments, check=4)
     assert expected in done.stderr
 
 

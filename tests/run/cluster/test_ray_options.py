@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,6 @@ from tests.helpers.foreign import Foreign
 from tests.helpers.samples import CASE
 
 RUN = ("--ecornn-verify", "--ecornn-only", "sequential", "--ecornn-case", CASE)
-NO_RAY = """
-import importlib.util
-find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name == "ray" else find(name, *rest)
-"""
 
 
 @pytest.fixture
@@ -33,17 +29,21 @@ def foreign(tmp_path: Path) -> Foreign:
         (("--pdb",), "--ecornn-ray places workers itself: leave out --pdb"),
         (("--ecornn-device", "cuda:1"), "--ecornn-ray gives each worker one GPU: expected --ecornn-device cuda, got cuda:1"),
         (("-p", "no:xdist"), "--ecornn-ray needs pytest-xdist: pip install pytest-xdist"),
-        (("-p", "no_ray"), "--ecornn-ray needs Ray: pip install 'pytest-ecornn[ray]'"),
     ],
 )
 def test_what_cannot_go_with_a_cluster_is_a_usage_error(foreign: Foreign, options: tuple[str, ...], message: str) -> None:
-    foreign.write("no_ray.py", NO_RAY)
-    done = foreign.run(*RUN, "--ecornn-ray", "auto", *options, check=4)
+    done = foreign.run_here(*RUN, "--ecornn-ray", "auto", *options, check=4)
     assert done.stderr.strip() == f"ERROR: {message}"
 
 
+def test_without_ray_the_option_says_what_to_install(foreign: Foreign, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    done = foreign.run_here(*RUN, "--ecornn-ray", "auto", check=4)
+    assert done.stderr.strip() == "ERROR: --ecornn-ray needs Ray: pip install 'pytest-ecornn[ray]'"
+
+
 def test_times_that_would_be_measured_again_here_are_a_usage_error(foreign: Foreign) -> None:
-    done = foreign.run("--ecornn-bench", "--ecornn-ray", "auto", "--ecornn-compare", "report.json", check=4)
+    done = foreign.run_here("--ecornn-bench", "--ecornn-ray", "auto", "--ecornn-compare", "report.json", check=4)
     assert done.stderr.strip() == ("ERROR: --ecornn-ray: leave out --ecornn-compare, which measures rows again in this process")
 
 
@@ -60,7 +60,7 @@ def test_a_cluster_that_cannot_be_reached_is_a_usage_error_at_once(foreign: Fore
 
 
 def test_it_needs_a_run(foreign: Foreign) -> None:
-    done = foreign.run("--ecornn-ray", "auto", check=4)
+    done = foreign.run_here("--ecornn-ray", "auto", check=4)
     assert "--ecornn-ray expected --ecornn-verify or --ecornn-bench beside it" in done.stderr
 
 

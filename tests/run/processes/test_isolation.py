@@ -112,7 +112,7 @@ def test_without_isolation_a_poisoned_context_fails_what_follows_and_says_what_w
 
 
 def test_isolation_without_its_plugins_is_a_usage_error(foreign: Foreign) -> None:
-    done = foreign.run("--ecornn-bench", "--ecornn-isolate", "-p", "no:xdist", "-p", "no:timeout", check=4)
+    done = foreign.run_here("--ecornn-bench", "--ecornn-isolate", "-p", "no:xdist", "-p", "no:timeout", check=4)
     assert (
         "ERROR: --ecornn-isolate needs pytest-xdist and pytest-timeout: pip install pytest-xdist pytest-timeout" in done.stderr
     )
