@@ -20,7 +20,7 @@ from pytest_ecornn.autotune import selection
 from pytest_ecornn.nn import GRU, LSTM, MinGRU, MinLSTM
 
 pytestmark = [
-    pytest.mark.test_all,
+    pytest.mark.test_all(keep=4),
     pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch.distributed has no gloo here"),
 ]
 needs_two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no two CUDA devices on this machine")

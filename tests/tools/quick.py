@@ -11,6 +11,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -38,7 +39,7 @@ class Tree:
         if path.startswith("tests/"):
             return self._of_test_file(path)
         name = PurePosixPath(path).name
-        touched = {file for file, words in self._words.items() if name in words - _COMMON_NAMES}
+        touched = {file for file, words in self._words.items() if name in words}
         if path.endswith((".cu", ".cuh")):
             return touched | self._of_kernel(path)
         if path.startswith(PRODUCT):
@@ -63,7 +64,7 @@ class Tree:
 
     def _including(self, header: str) -> set[str]:
         """The kernels that include a header, through others too."""
-        including = {path for path, text in self._texts.items() if header in map(_name, _INCLUDE.findall(text))}
+        including = {path for path, headers in self._includes.items() if header in headers}
         headers = {_name(path) for path in including if path.endswith(".cuh") and _name(path) != header}
         return {path for path in including if path.endswith(".cu")}.union(*map(self._including, headers))
 
@@ -71,7 +72,7 @@ class Tree:
         """The tests that import a module, themselves or by a file whose path begins with `through`."""
         importers, new = set[str](), {module}
         while new:
-            files = {path for path, names in self._imports.items() if names & new} - importers
+            files = set[str]().union(*(self._importing.get(name, ()) for name in new)) - importers
             importers |= files
             new = {_module(path) for path in files if through and path.startswith(through)}
         return importers & self._tests
@@ -100,12 +101,21 @@ class Tree:
     @cached_property
     def _words(self) -> dict[str, set[str]]:
         """What each test file says that may be the name of a file."""
-        return {path: set(_WORD.findall(self._texts[path])) for path in self._tests}
+        return {path: set(_WORD.findall(self._texts[path])) - _COMMON_NAMES for path in self._tests}
 
     @cached_property
-    def _imports(self) -> dict[str, set[str]]:
-        """The modules that each Python file names in an import, and those that may be names of such."""
-        return {path: set(_imported(text)) for path, text in self._texts.items() if path.endswith(".py")}
+    def _includes(self) -> dict[str, set[str]]:
+        """The names of the headers that each CUDA file includes."""
+        return {path: {_name(header) for header in _INCLUDE.findall(text)} for path, text in self._texts.items()}
+
+    @cached_property
+    def _importing(self) -> dict[str, set[str]]:
+        """The Python files that name a module, or what may be one, in an import."""
+        files = defaultdict[str, set[str]](set)
+        for path, text in self._texts.items():
+            for name in _imported(text) if path.endswith(".py") else ():
+                files[name].add(path)
+        return dict(files)
 
 
 def _imported(text: str) -> Iterable[str]:

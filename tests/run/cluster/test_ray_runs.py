@@ -72,6 +72,7 @@ def test_rows_are_those_of_a_run_without_ray_and_a_crash_costs_its_own(foreign: 
     assert all("crashed (signal 11): Segmentation fault at crashes.py:" in reason for reason in crashed)
 
 
+@pytest.mark.test_all
 def test_no_row_is_lost_or_doubled_where_a_node_and_then_the_run_are_killed(foreign: Foreign, nodes: RayNodes) -> None:
     foreign.write("slowly.py", SLOWLY)
     options = [*VERIFY, *MANY, "-k", "fixed", "-p", "slowly", "--ecornn-ray", nodes.address]
