@@ -1,11 +1,15 @@
 """The packages and their folders: implementations/ and suites/ are packages within pytest_ecornn once they are installed.
 
-Everything else is in pyproject.toml, which cannot give a folder found by a pattern another name.
+Everything else is in pyproject.toml, which cannot give a folder found by a pattern another name. An editable install is the
+clone's path alone: pytest_ecornn/__init__.py finds both folders there.
 """
+
+import sys
 
 from setuptools import find_namespace_packages, setup
 
-FOLDERS = {f"pytest_ecornn.{name}": name for name in ("implementations", "suites")}
+IS_EDITABLE = "editable_wheel" in sys.argv
+FOLDERS = {} if IS_EDITABLE else {f"pytest_ecornn.{name}": name for name in ("implementations", "suites")}
 
 setup(
     packages=[

@@ -22,9 +22,10 @@ from pytest_ecornn.implementations._cuda.memory import address, empty
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of, sizes_of
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, BLOCK_THREADS, SparseConfig, Techniques
+from pytest_ecornn.implementations.sparse_persistent_gpu.csr import PADDING, from_mask
 from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import select_config
 from pytest_ecornn.implementations.sparse_persistent_gpu.kernel import get_layer_kernel
-from pytest_ecornn.implementations.sparse_persistent_gpu.packing import PADDING, PackedEll, divided_counts, from_mask, pack
+from pytest_ecornn.implementations.sparse_persistent_gpu.packing import PackedEll, divided_counts, pack
 
 
 class UnitPermutation:

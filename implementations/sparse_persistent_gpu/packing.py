@@ -11,218 +11,15 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 import numpy as np
-import torch
-from numba import njit
 from numpy.typing import NDArray
-from torch import Tensor
 
-PADDING = -1  # no row, unit or element
+from pytest_ecornn.implementations.sparse_persistent_gpu.csr import PADDING, CsrPattern, offsets_from_counts
+
 MAX_POSITIONS = np.iinfo(np.uint16).max + 1  # that 16 bits tell apart
 _MIN_GAIN = 1.1  # in the most elements of a block, for which units leave their order, in which they are read together
 _SPARE_TURNS, _LONG = 1, 100  # with so many more, where there are not many, reads can be arranged so that few collide
-
-
-@dataclass(frozen=True, eq=False)
-class CsrPattern:
-    """Elements of a matrix of `shape` [R, K]: those of row r lie in columns `columns[starts[r]:starts[r + 1]]`, ascending.
-
-    starts: [R + 1] int64. columns: [N] int32. Raises ValueError, with the row, where they do not say that.
-    """
-
-    shape: tuple[int, int]
-    row_offsets: NDArray[np.int64]
-    col_indices: NDArray[np.int32]
-
-    def __post_init__(self) -> None:
-        rows, _ = self.shape
-        if self.row_offsets.shape != (rows + 1,):
-            raise ValueError(f"starts of {rows} rows must be {rows + 1} numbers, got shape {self.row_offsets.shape}")
-        if self.col_indices.ndim != 1 or self.row_offsets[0] != 0 or self.row_offsets[-1] != len(self.col_indices):
-            raise ValueError(
-                f"starts must go from 0 to the number of columns given, {self.col_indices.size}, "
-                f"got {self.row_offsets[0]} to {self.row_offsets[-1]}"
-            )
-        if (self.counts < 0).any():
-            row = int(np.argmax(self.counts < 0))
-            raise ValueError(
-                f"starts must not fall, got {self.row_offsets[row]} and then {self.row_offsets[row + 1]} after row {row}"
-            )
-        self._check_columns()
-
-    def _check_columns(self) -> None:
-        outside = (self.col_indices < 0) | (self.col_indices >= self.shape[1])
-        if outside.any():
-            i = int(np.argmax(outside))
-            raise ValueError(f"row {self.row_of(i)} has column {self.col_indices[i]}, expected 0 to {self.shape[1] - 1}")
-        follows = np.diff(self.col_indices) > 0
-        follows[self.row_offsets[(self.row_offsets > 0) & (self.row_offsets < len(self.col_indices))] - 1] = (
-            True  # another row's
-        )
-        if not follows.all():
-            i = int(np.argmin(follows))
-            before, after = self.col_indices[i : i + 2]
-            what = f"column {before} twice" if before == after else f"column {after} after column {before}"
-            raise ValueError(f"row {self.row_of(i)} has {what}, expected ascending columns")
-
-    @property
-    def counts(self) -> NDArray[np.int64]:
-        """Elements per row [R]."""
-        return np.diff(self.row_offsets)
-
-    @property
-    def rows(self) -> NDArray[np.int32]:
-        """Row of each element [N]."""
-        return np.repeat(np.arange(self.shape[0], dtype=np.int32), self.counts)
-
-    @property
-    def places(self) -> NDArray[np.int64]:
-        """Index of each element in the flattened dense matrix, row-major [N]."""
-        return self.rows.astype(np.int64) * self.shape[1] + self.col_indices
-
-    @property
-    def density(self) -> float:
-        return len(self.col_indices) / (self.shape[0] * self.shape[1])
-
-    def row_of(self, i: int) -> int:
-        return int(np.searchsorted(self.row_offsets, i, side="right")) - 1
-
-    @property
-    def mask(self) -> Tensor:
-        """[R, K] bool."""
-        found = torch.zeros(self.shape, dtype=torch.bool)
-        found.view(-1)[torch.from_numpy(self.places)] = True
-        return found
-
-
-def from_mask(mask: Tensor) -> CsrPattern:
-    """mask: [R, K] bool, True where an element may differ from 0."""
-    if mask.dim() != 2 or mask.dtype != torch.bool:
-        raise ValueError(f"a mask must be two-dimensional and bool, got {mask.dim()} dimensions of {mask.dtype}")
-    rows, columns = np.nonzero(mask.cpu().numpy())
-    counts = np.bincount(rows, minlength=mask.shape[0])
-    return CsrPattern((mask.shape[0], mask.shape[1]), offsets_from_counts(counts), columns.astype(np.int32))
-
-
-def from_sparse(weight: Any) -> tuple[CsrPattern, Tensor]:
-    """weight: a torch sparse CSR tensor or a SciPy matrix. Where its elements are, and their values [N].
-
-    Raises TypeError for anything else, ValueError where its indices are unsorted, repeated or out of range.
-    """
-    if isinstance(weight, Tensor):
-        if weight.layout != torch.sparse_csr or weight.dim() != 2:
-            raise TypeError(f"a tensor must be sparse CSR of two dimensions, got {weight.layout} of {weight.dim()}")
-        starts, columns, values = weight.crow_indices(), weight.col_indices(), weight.values()
-        found = _csr(tuple(weight.shape), starts.cpu().numpy(), columns.cpu().numpy())
-    elif hasattr(weight, "tocsr"):
-        matrix = weight.tocsr()
-        found, values = _csr(matrix.shape, matrix.indptr, matrix.indices), torch.from_numpy(matrix.data)
-    else:
-        raise TypeError(f"expected a torch sparse CSR tensor or a SciPy matrix, got {type(weight).__name__}")
-    if values.shape != found.col_indices.shape:
-        raise ValueError(f"expected a value for each of {len(found.col_indices)} elements, got shape {tuple(values.shape)}")
-    return found, values
-
-
-def _csr(shape: tuple[int, ...], starts: NDArray[Any], columns: NDArray[Any]) -> CsrPattern:
-    if columns.size and not -(2**31) <= int(columns.min()) <= int(columns.max()) < 2**31:
-        raise ValueError(f"columns must be 32-bit numbers, got {columns.min()} to {columns.max()}")
-    return CsrPattern((int(shape[0]), int(shape[1])), starts.astype(np.int64), columns.astype(np.int32))
-
-
-def offsets_from_counts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate(([0], np.cumsum(counts)))
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def fill(starts: Any, at: Any, rows: Any, firsts: Any, columns: Any, sources: Any) -> None:
-    """A block's elements in the order of their columns; slots are threads."""
-    for local in range(len(rows)):
-        if rows[local] == PADDING:
-            continue
-        share = firsts[local + 1] - firsts[local]
-        for i in range(starts[rows[local]], starts[rows[local] + 1]):
-            rank = i - starts[rows[local]]
-            thread, turn = firsts[local] + rank % share, rank // share
-            columns[turn, thread], sources[turn, thread] = at[i], i
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def schedule_conflict_free(
-    starts: Any, at: Any, rows: Any, firsts: Any, threads: Any, classes: int, together: int, zeros: int, columns: Any,
-    sources: Any,
-) -> None:  # fmt: skip
-    """A block's elements, dealt out to each row's threads class by class, so that all of these have some of each."""
-    lists, counts = _deal_by_bank(starts, at, rows, firsts, threads, classes, together, len(sources))
-    chosen, taken = np.zeros(classes, np.int32), np.zeros((classes, classes), np.int32)
-    for first in range(0, sources.shape[1], classes):
-        left = counts[first : first + classes].copy()
-        of_class, of_lane = left.sum(axis=0), left.sum(axis=1)
-        taken[:] = 0
-        for turn in range(len(sources)):
-            _choose_bank_group(left, of_class, of_lane, turn, len(sources), chosen)
-            for lane in range(classes):
-                which, thread = chosen[lane], first + lane
-                if which >= classes:  # it reads in vain, where it is in nobody's way
-                    columns[turn, thread] = zeros + (which - classes) * together
-                    continue
-                i = lists[thread, which, taken[lane, which]]
-                taken[lane, which] += 1
-                columns[turn, thread], sources[turn, thread] = at[i], i
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _deal_by_bank(
-    starts: Any, at: Any, rows: Any, firsts: Any, threads: Any, classes: int, together: int, turns: int
-) -> tuple[Any, Any]:
-    """Returns the elements of each thread and class [threads, bank groups, rounds], and their counts [threads, bank groups]."""
-    lists = np.empty((len(threads), classes, turns), np.int32)
-    counts = np.zeros((len(threads), classes), np.int32)
-    for local in range(len(rows)):
-        if rows[local] == PADDING:
-            continue
-        share, rank = firsts[local + 1] - firsts[local], 0
-        for which in range(classes):
-            for i in range(starts[rows[local]], starts[rows[local] + 1]):
-                if at[i] // together % classes == which:
-                    thread = threads[firsts[local] + rank % share]
-                    lists[thread, which, counts[thread, which]] = i
-                    counts[thread, which] += 1
-                    rank += 1
-    return lists, counts
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _choose_bank_group(left: Any, of_class: Any, of_lane: Any, turn: int, turns: int, chosen: Any) -> None:
-    """Each thread's class in a turn, or where it takes no element so many more. left: [threads, bank groups], made less.
-
-    Each takes one that nobody has taken yet, of that of which most are left; where it has none such it waits if it can.
-    """
-    classes, used = len(left), 0
-    chosen[:] = PADDING
-    for k in range(classes):
-        lane = (turn + k) % classes
-        best, most = PADDING, 0
-        for which in range(classes):
-            if left[lane, which] > 0 and of_class[which] > most and not used >> which & 1:
-                best, most = which, of_class[which]
-        if best == PADDING and of_lane[lane] >= turns - turn:
-            best = int(np.argmax(left[lane]))
-        if best != PADDING:
-            left[lane, best] -= 1
-            of_class[best] -= 1
-            of_lane[lane] -= 1
-            used |= 1 << best
-            chosen[lane] = best
-    idle = 0
-    for lane in range(classes):
-        if chosen[lane] == PADDING:
-            while used >> idle & 1:
-                idle += 1
-            chosen[lane] = classes + idle
-            idle += 1
 
 
 @dataclass(frozen=True)
@@ -330,6 +127,8 @@ def pack(nonzeros: CsrPattern, spread: Partition, is_balanced: bool = True, is_b
 
     Without either all lies in the order of units and columns. Raises ValueError for a shape that is not [G*H, K*H].
     """
+    from pytest_ecornn.implementations.sparse_persistent_gpu.bank_scheduling import fill, schedule_conflict_free
+
     rows, columns_of = nonzeros.shape
     hidden = columns_of // spread.told
     is_other = rows != spread.gates * hidden or columns_of != spread.told * hidden

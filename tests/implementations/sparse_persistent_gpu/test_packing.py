@@ -15,14 +15,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from pytest_ecornn.implementations.sparse_persistent_gpu.csr import PADDING, CsrPattern, from_mask, from_sparse
 from pytest_ecornn.implementations.sparse_persistent_gpu.packing import (
-    PADDING,
-    CsrPattern,
     PackedEll,
     Partition,
     balanced_permutation,
-    from_mask,
-    from_sparse,
     min_rounds,
     pack,
 )
