@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 
 import pytest
+import torch
 
 from pytest_ecornn.contract import Case, Cost, cells
 from pytest_ecornn.measurement import roofline
@@ -34,6 +36,14 @@ def test_measured_ceilings_are_plausible_and_quick() -> None:
 
 def test_16_bit_rates_bring_float32s_along() -> None:
     assert set(measure_ceilings(["float16"]).matmul_gflop_per_s) == {"float16", "float32"}
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
+def test_a_float32_ceiling_is_that_of_the_faster_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.cycle([2.0, 0.5])  # by BLAS, by oneDNN
+    monkeypatch.setattr(roofline, "_best_seconds", lambda call, budget, device: (call(), next(seconds))[1])
+    rates = roofline._cpu_matmul_rates(["float32"])
+    assert rates["float32"] == pytest.approx(torch.get_num_threads() * 2 * 256**3 / 0.5 * 1e-9)
 
 
 def test_ceilings_survive_json() -> None:
