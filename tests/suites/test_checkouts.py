@@ -38,8 +38,3 @@ def test_a_workers_error_says_what_is_wrong() -> None:
     with pytest.raises(RuntimeError, match="ModuleNotFoundError"):
         worker.ask(build=["no_such", "lstm-T1-B1-H1-float32"])
     worker.close()
-
-
-def test_without_a_device_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert checkouts.main([str(ROOT), "--output", str(tmp_path / "out")]) == 2

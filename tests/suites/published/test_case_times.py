@@ -18,7 +18,6 @@ from pytest_ecornn.measurement.measurement import Arm
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published import persistent
 from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.case_times import CALLED, NOT_CALLED, REPLAYED, TIMING_MODES, Cell, TimedComparison
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED, measure_each
@@ -176,10 +175,3 @@ def test_rows_of_another_version_are_not_taken_over(tmp_path: Path) -> None:
     one.run(tmp_path, 10.0, ["first"])
     with pytest.raises(ValueError, match="expected schema_version 2, got 1"):
         replace(one, schema_version=2).run(tmp_path / "new", 10.0, ["first"], tmp_path / "some.json")
-
-
-def test_what_persistent_gpus_report_holds_is_taken_over_as_it_was(tmp_path: Path) -> None:
-    persistent.PLAN.run(tmp_path, 0.0, list(persistent.PLAN.parts))
-    for name, rows in json.loads((tmp_path / "persistent.json").read_text())["rows"].items():
-        part = persistent.PLAN.parts[name]
-        assert [json.loads(json.dumps(asdict(from_json(part.row, row)))) for row in rows] == rows

@@ -11,7 +11,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import torch
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.results.shard import Shard
@@ -150,33 +149,6 @@ def dense_rows() -> list[Row]:
     ]
 
 
-def test_ratios_are_summed_up_by_pass_precision_and_application() -> None:
-    lines = cells_of(dense_tables.summary(deepbench.TRAINING, dense_rows()), "forward, float32")
-    assert [line[1:3] for line in lines] == [["speech recognition", "29"], ["machine translation", "12"], ["all", "53"]]
-    assert lines[0][3:] == ["-", "3.00 [3.00, 3.00] of 1", "9.00 [9.00, 9.00] of 1", "9.00 [9.00, 9.00]", "0"]
-    assert lines[1][3:6:2] == ["2.00 [2.00, 2.00] of 2", "1.79 [1.79, 1.79] of 2"]
-    assert lines[1][6:] == ["0.80 [0.80, 0.80]", "1"]
-    assert lines[2][5] == "3.07 [3.07, 3.07] of 3"
-    assert len(cells_of(dense_tables.summary(deepbench.TRAINING, dense_rows()), "training step, float32")) == 2
-    assert dense_tables.summary(deepbench.TRAINING, dense_rows(), CALLED) == "No ratio was measured."
-
-
-def test_means_as_called_are_of_short_sequences_alone() -> None:
-    rows = [replace(row, cells=dict.fromkeys((CALLED, REPLAYED), row.cells[REPLAYED])) for row in dense_rows()]
-    lines = cells_of(dense_tables.summary(deepbench.TRAINING, rows, CALLED), "forward, float32")
-    assert [line[1:3] for line in lines] == [["machine translation", "12"], ["all", "32"]]
-
-
-def test_times_stand_beside_the_published_ones() -> None:
-    text = dense_tables.render(deepbench.TRAINING, dense_rows())
-    forward, step = cells_of(text, "lstm 512, B 16, T 25")
-    assert forward[1:] == ["float32", "400.0", "100.0 (4.00)", "200.0 (2.00)", "100.0 (4.00)", "1,095", "1,270"]
-    assert step[2:4] + step[6:] == ["2,000", "1,000 (2.00)", "2,197", "2,917"]
-    (long,) = cells_of(text, "gru 2,816, B 32, T 1,500")
-    assert long[3] == "-"
-    assert text.index("### Machine translation, forward") < text.index("### Machine translation, training step")
-
-
 def test_calls_too_long_for_a_graph_are_marked() -> None:
     called, replayed = dense_rows()[2].cells[REPLAYED], dict.fromkeys(dense_tables.NAMES, Cell("a call takes 0.3 s"))
     row = Row(dense_rows()[2].case, {CALLED: called, REPLAYED: replayed})
@@ -226,30 +198,7 @@ def test_pruned_layers_have_a_bar_for_the_mean_and_one_for_the_best(
     assert cells_of(text, "rnn_relu 1,760, B 16, T 50")[0][1:3] == ["float32", "10%"]
 
 
-def test_charts_have_a_series_for_each_precision_and_pass() -> None:
-    (name, picture), *others = dense_tables.figures(deepbench.TRAINING, dense_rows()).items()
-    assert (name, others) == ("deepbench_training.svg", [])
-    texts = [text for one in ElementTree.fromstring(picture).iter() if (text := one.text)]
-    assert [text for text in texts if "time over" in text] == ["forward: cudnn's time over", "training step: cudnn's time over"]
-    assert [text for text in texts if ", float32" in text] == ["auto, float32", "persistent_gpu, float32"] * 2
-    assert {"3 of 53", "2 of 53", "1 of 53"} <= {*texts}
-    ((name, picture),) = pruned_tables.figures(deepbench.PRUNED, pruned_rows(lambda n: 4.0)).items()
-    assert name == "deepbench_pruned.svg"
-    assert "time over sparse_persistent_gpu" in picture
-    assert ">float16, density 10 %<" in picture
-    assert dense_tables.figures(deepbench.TRAINING, []) == {}
-
-
 # Measured on a CPU.
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device on this machine")
-def test_the_command_needs_a_gpu_and_knows_each_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert deepbench.main(["--output", str(tmp_path), "--parts", "pruned-float16", "inference"]) == 2
-    assert "deepbench: it measures on a CUDA device" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        deepbench.main(["--output", str(tmp_path), "--parts", "pruned-tf32"])
-    assert "invalid choice: 'pruned-tf32'" in capsys.readouterr().err
 
 
 def test_the_documentation_counts_the_cases_of_each_part() -> None:

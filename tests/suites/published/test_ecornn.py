@@ -25,7 +25,6 @@ from pytest_ecornn.suites.published.ecornn_parts.hit_rate import METRIC, HitRate
 from pytest_ecornn.system import machine
 from pytest_ecornn.verification.calls import Call
 from pytest_ecornn.verification.verification import Candidate
-from tests.helpers.foreign import Foreign
 from tests.helpers.studies import SMALL, cells_of, event, fake_clock
 
 
@@ -141,12 +140,6 @@ def test_without_the_baseline_there_are_times_without_ratios() -> None:
     assert cells_of(text, "**the same, lowest**")[0][1] == "-"
 
 
-def test_cases_begun_after_the_deadline_say_so() -> None:
-    rows = list(lstm_times.measure(deadline=0.0))
-    assert len(rows) == 32
-    assert "not reached" in lstm_times.render(rows, "paper")
-
-
 def test_the_layout_table_shows_hit_rates_or_why_there_are_none() -> None:
     rows = [
         product_layout.Row(64, 512, "float32", 10.9, 9.5, Ratio(1.15, 1.1, 1.2)),
@@ -237,13 +230,3 @@ def test_only_what_is_right_when_replayed_has_a_device_only_time(share: float, c
     assert checked is (arm if share == 1 else verified.WRONG)
     assert ("is wrong on" in capsys.readouterr().out) == (share != 1)
     assert case_times.checked("no graph") == "no graph"
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device on this machine")
-@pytest.mark.parametrize("module", ["published.ecornn", "published.scan", "published.persistent", "acceptance_gpu"])
-def test_without_a_gpu_it_says_so_in_one_line(module: str, tmp_path: Path) -> None:
-    done = Foreign(tmp_path).python("-m", f"pytest_ecornn.suites.{module}", "--output", str(tmp_path / "new"))
-    assert done.returncode == 2
-    said = f"{module.rpartition('.')[2]}: it measures on a CUDA device, and torch finds none on this machine\n"
-    assert (done.stdout, done.stderr) == ("", said)
-    assert not (tmp_path / "new").exists()

@@ -11,7 +11,6 @@ import torch
 
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import host_time
-from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
 from pytest_ecornn.suites.published.common.report_files import from_json
 from pytest_ecornn.suites.published.host_time import ARMS, PROBLEMS, ArmTime, Row
 from pytest_ecornn.suites.published.selection_parts.problems import BASELINE, make_module
@@ -67,11 +66,6 @@ def test_bars_are_of_the_problems_of_the_report() -> None:
     for measured, holds in ((0.58, "yes"), (0.62, "no"), (0.6, "unclear")):
         assert host_time.targets([row(measured)]).splitlines()[-1].split(" | ")[-1] == f"{holds} |"
     assert host_time.targets([replace(row(0.5), problem=SMALL)]) == ""
-
-
-def test_what_is_not_reached_says_so() -> None:
-    (late,) = host_time.measure(0.0, problems=[SMALL], device="cpu")
-    assert {arm.reason for arm in late.arms.values()} == {NOT_REACHED}
 
 
 def test_the_report_is_written(tmp_path: Path) -> None:

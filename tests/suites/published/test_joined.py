@@ -13,14 +13,11 @@ import pytest
 
 from pytest_ecornn.results.shard import Shard
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published import persistent
 from pytest_ecornn.suites.published.common import parted
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Run, Section
-from pytest_ecornn.suites.published.common.report_files import from_json
 from tests.helpers.studies import Inner, Outer
 
-COMMITTED = Path(__file__).parents[3] / "reports/h200"
 DUE = (NOT_REACHED, "OutOfMemoryError: CUDA out of memory")  # reasons for which a later run measures again
 GROUPS = {"short": ["a", "b"], "long": ["c"]}
 ONE, OTHER = Run(["short", "other"], 240.0, 1000.0, "x"), Run(["long"], 481.0, 1001.0, "y")
@@ -273,24 +270,6 @@ def test_what_was_made_otherwise_is_not_joined(changed: dict[str, Any], said: st
 )  # fmt: skip
 def test_runs_are_told_by_when_they_were(made: list[Run], said: str) -> None:
     assert parted.describe(made) == said
-
-
-def test_the_committed_report_is_read_and_written_as_it_was(tmp_path: Path) -> None:
-    persistent.PLAN.joined([COMMITTED / "persistent.json"]).write(tmp_path)
-    found, written = (json.loads((folder / "persistent.json").read_text()) for folder in (COMMITTED, tmp_path))
-    assert as_rows(written.pop("rows")) == as_rows(found.pop("rows"))
-    assert parted.of_report(written) == parted.of_report(found)
-    assert {name: written[name] for name in found if name != "runs"} == {name: found[name] for name in found if name != "runs"}
-    assert heads(tmp_path) == heads(COMMITTED)
-
-
-def as_rows(found: dict[str, Any]) -> dict[str, list[Any]]:
-    """What a report holds, with the defaults of fields that are younger than it."""
-    return {name: [from_json(persistent.PLAN.parts[name].row, row) for row in rows] for name, rows in found.items()}
-
-
-def heads(folder: Path) -> list[str]:
-    return (folder / "persistent.md").read_text().splitlines()[:3]
 
 
 def test_rows_of_an_earlier_run_are_not_written_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,10 +101,3 @@ def test_on_a_gpu_a_problem_has_a_ratio_or_the_reason() -> None:
     assert measured.forms
     refused = kernels.measure(replace(PROBLEM, hidden_size=12288), torch.device("cuda", 0))
     assert refused.reason.startswith("ValueError: H 12288 ")
-
-
-def test_without_a_device_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    assert kernels.main(["--output", str(tmp_path)]) == 2
-    assert "CUDA device" in capsys.readouterr().err

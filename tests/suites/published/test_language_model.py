@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,8 +15,6 @@ from torch import nn
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import language_model
-from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
-from pytest_ecornn.suites.published.common.report_files import from_json
 from pytest_ecornn.suites.published.language_model_parts import (
     losses,
     recurrent_layers,
@@ -27,7 +25,6 @@ from pytest_ecornn.suites.published.language_model_parts import (
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import LayerSizes
 from pytest_ecornn.suites.published.language_model_parts.throughput import ArmRate, Configuration, Row
 from pytest_ecornn.suites.published.language_model_parts.training import ModelSizes, Training
-from tests.helpers.reporting.pictures import SVG, of_role
 from tests.helpers.requirements import HAS_BFLOAT16_LSTM, needs_bfloat16_lstm, needs_gpu
 from tests.helpers.studies import cells_of
 
@@ -152,12 +149,6 @@ def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert json.loads((tmp_path / "again/language_model.json").read_text())["rows"] == before["rows"]
 
 
-def test_what_is_not_reached_has_the_reason() -> None:
-    late = list(throughput.measure(0.0, [], ["tf32"], corpora=[CORPUS], device="cpu", make=few))
-    assert {arm.reason for row in late for arm in row.arms.values()} == {NOT_REACHED}
-    assert [row.label for row in late] == [f"2 x 16, 50 words, tf32, {way}, Zipf's law" for way in throughput.STEP_KINDS]
-
-
 def test_the_published_models_in_each_precision_and_way() -> None:
     corpora = [training.zipf(vocabulary, 100) for vocabulary in language_model.VOCABULARIES[::-1]]
     found = throughput.configurations(corpora)
@@ -179,45 +170,6 @@ def made_up(auto: float, hidden: int = 650, vocabulary: int = 10_000, way: str =
     }
     arms["persistent_gpu"] = ArmRate(reason="does not fit")
     return Row(Configuration(ModelSizes(hidden, vocabulary, "float32"), way, training.ZIPF), arms)
-
-
-def test_tables_and_bars() -> None:
-    rows = [made_up(180.0), made_up(150.0, way="graph"), made_up(126.0, vocabulary=33_278), made_up(300.0, 200, way="graph")]
-    text = throughput_tables.render(rows)
-    bars = {one[1]: one[2:] for one in cells_of(text, "auto over nn.LSTM")}
-    assert bars["2 x 650, 10,000 words, float32, eager"] == ["1.80 [1.78, 1.82]", "at least 1.7", "yes"]
-    assert bars["2 x 650, 10,000 words, float32, graph"][1:] == ["at least 1.55", "no"]
-    assert bars["2 x 650, 33,278 words, float32, eager"][1:] == ["at least 1.25", "unclear"]
-    assert "2 x 200, 10,000 words, float32, graph" not in bars
-    assert cells_of(text, "transposed_gpu over nn.LSTM, lowest of 4")[0][4] == "no"
-    assert cells_of(text, "transposed_gpu over sequential, lowest of 4")[0][4] == "yes"
-    (line,) = [one for one in cells_of(text, "2 x 650") if one[6].startswith("1.80")]
-    assert line[2:4] == ["100", "0.25 [0.25, 0.25]"]
-    assert line[7:9] == ["4.00 [3.96, 4.04]", "75%"]
-    assert "- persistent_gpu, 4 rows, as 2 x 650, 10,000 words, float32, eager: does not fit" in text
-    assert "- 2 x 650, 10,000 words, float32, eager: auto ran" in text
-
-
-def test_charts_show_each_model_beside_the_papers_figure() -> None:
-    pictures = throughput_tables.figures([made_up(180.0), made_up(300.0, 200), made_up(150.0, way="graph")])
-    assert list(pictures) == ["words_per_s_10000_eager.svg", "words_per_s_10000_graph.svg"]
-    picture = ElementTree.fromstring(pictures["words_per_s_10000_eager.svg"])
-    texts = [text.text for text in picture.iter(f"{SVG}text")]
-    assert [one for one in texts if one and one.startswith(("2 x", "EcoRNN"))] == [
-        "2 x 650, float32", "2 x 200, float32", "EcoRNN's paper, Titan Xp, CUDA 8"
-    ]  # fmt: skip
-    assert texts.count("not run") == 2
-    assert "up to 1.50" in texts
-    widths = [float(bar.attrib["width"]) for bar in of_role(picture, "bar")]
-    assert len(widths) == 2 * 4 + 2
-    assert widths[3] / widths[1] == pytest.approx(1.8, abs=0.01)  # auto and nn.LSTM
-
-
-def test_rows_survive_json() -> None:
-    for row in (made_up(180.0), losses.CurveRow(small(), "pairs", {"auto": losses.Curve(0.1, 0.2, 3.0)}, (1.0, 2.0))):
-        assert from_json(type(row), json.loads(json.dumps(asdict(row)))) == row
-    row = losses.SeedRow(small(), "pairs", {"auto": [1.0, 2.0]}, {"transposed_gpu": "no"})
-    assert from_json(losses.SeedRow, json.loads(json.dumps(asdict(row)))) == row
 
 
 def test_words_of_pairs_follow_from_the_one_before() -> None:
@@ -318,14 +270,6 @@ def test_a_text_that_cannot_be_read_is_said(tmp_path: Path, capsys: pytest.Captu
     with pytest.raises(SystemExit):
         language_model.main(["--output", str(tmp_path), "--text", str(tmp_path / "none.txt")])
     assert "none.txt" in capsys.readouterr().err
-
-
-def test_it_measures_on_a_gpu_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("this machine has one")
-    (tmp_path / "a.txt").write_text("a b\n")
-    assert language_model.main(["--output", str(tmp_path), "--text", str(tmp_path / "a.txt")]) == 2
-    assert "measures on a CUDA device" in capsys.readouterr().err
 
 
 def test_auto_notes_are_read_from_modules_alone() -> None:

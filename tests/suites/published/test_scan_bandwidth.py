@@ -15,10 +15,9 @@ from torch import Tensor
 from pytest_ecornn.contract import MODES, Case, Weights
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published.common import launches
 from pytest_ecornn.suites.published.scan_parts import scan_bandwidth, scan_layer
 from pytest_ecornn.suites.published.scan_parts.scan_judge import states
-from tests.helpers.studies import cells_of, event, fake_clock
+from tests.helpers.studies import event, fake_clock
 
 
 def fake_ops(share: float = 1.0) -> tuple[scan_bandwidth.Forward, scan_bandwidth.Forward]:
@@ -81,22 +80,6 @@ def test_only_scans_that_are_right_when_replayed_have_a_share(share: float, monk
     assert row.reason == ("" if share == 1 else "wrong: error 1.0e-02")
 
 
-def test_a_share_stands_beside_its_bar() -> None:
-    shapes = {str(shape): shape for shape in scan_bandwidth.shapes()}
-    forward, short = (shapes[f"mingru forward, {size} x 1,536, float32"] for size in ("8 x 4,096", "8 x 256"))
-    rows = [
-        scan_bandwidth.Row(forward, 150.0, 144.0, Ratio(0.96, 0.95, 0.97), 2e-7),
-        scan_bandwidth.Row(short, 20.0, 14.0, Ratio(0.7, 0.69, 0.71), 2e-7),
-        scan_bandwidth.Row(SMALL, 20.0, 14.0, Ratio(0.7, 0.69, 0.71)),
-        scan_bandwidth.Row(shapes["mingru backward, 8 x 65,536 x 1,536, bfloat16"], reason="OutOfMemoryError: none left"),
-    ]
-    first, second, third, last = (cells_of(scan_bandwidth.render(rows), row.label)[0] for row in rows)
-    assert first[1:] == ["604", "150.0", "144.0", "4,027", "0.960 [0.950, 0.970]", "at least 0.88", "yes", "2.0e-07"]
-    assert second[6:8] == ["at least 0.769", "no"]
-    assert third[6:8] == ["-", "-"]
-    assert last[2:] == ["OutOfMemoryError: none left", "-", "-", "-", "at least 0.85", "-", "-"]
-
-
 def test_every_shape_of_a_bar_is_measured() -> None:
     found = [str(shape) for shape in scan_bandwidth.shapes() if shape.bar]
     assert len(found) == len(set(found)) == 2 + 2 + 3 * 4
@@ -135,18 +118,3 @@ def test_a_layer_is_profiled_with_either_projection(monkeypatch: pytest.MonkeyPa
     assert [row.label for row in rows] == [f"{mode}, {name}" for mode in MODES for name in scan_layer.PROJECTIONS]
     assert [len(one) for one in made] == [1, 1, 4, 4]
     assert {(row.found.scan_us, row.found.product_us) for row in rows if row.found} == {(4.0, 6.0)}
-
-
-def test_the_layer_is_shown_by_kernels() -> None:
-    found = launches.Breakdown(3, 15.0, 3, 60.0, 0.0, 0.0, 1.0, scan_us=40.0)
-    rows = [
-        scan_layer.Row("training", "one product", found),
-        scan_layer.Row("training", "a product a step", reason="needs CuPy"),
-    ]
-    text = scan_layer.render(rows)
-    first, second = cells_of(text, "training")
-    assert first[5:7] == ["40.00", "60.00"]
-    assert first[-2:] == ["40 %", "60 %"]
-    assert set(second[2:]) == {"-"}
-    assert "- training, a product a step: needs CuPy" in text
-    assert "72%" in text

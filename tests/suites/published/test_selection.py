@@ -67,14 +67,6 @@ def ratio(value: float) -> Ratio:
     return Ratio(value, value * 0.99, value * 1.01)
 
 
-def test_sums_of_a_report() -> None:
-    rows = [row(0.9, 0.9, 20.0), row(1.6, 0.96, 80.0)]
-    text = selection_tables.summary(rows)
-    assert "| drawn | training | as called | 2 | 1.20 | 0.90 | 1 | 0.930 | 1 of 2 | 1.11 |" in text
-    assert "2 decisions were timed: median 80.0 ms, most 80.0 ms beside first calls; 1 took more than 50 ms" in text
-    assert [selection.looks_slow(one) for one in rows] == [True, False]
-
-
 def test_a_problem_that_fails_costs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*given: object) -> None:
         raise RuntimeError("no\nmore")

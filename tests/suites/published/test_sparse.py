@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,11 +10,9 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Layer, State
 from pytest_ecornn.implementations import sparse_persistent_gpu
-from pytest_ecornn.suites.published import sparse
 from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.case_times import TIMING_MODES, Cell
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
-from pytest_ecornn.suites.published.common.report_files import from_json
 from pytest_ecornn.suites.published.sparse_parts import sparse_capacity, sparse_techniques, sparse_times
 from tests.helpers.requirements import needs_compiler
 from tests.helpers.studies import cells_of
@@ -31,35 +28,12 @@ def row(key: tuple[int, int, float, str], **us: float) -> case_times.Row:
     return case_times.Row(sparse_times._case(*key), dict.fromkeys(TIMING_MODES, cells))
 
 
-def made_up(key: tuple[int, int, float, str], ours: float, dense: float = 9.0) -> case_times.Row:
-    return row(key, sparse_persistent_gpu=ours, persistent_gpu=dense, cudnn=20.0, cusparse_gpu=80.0, row_major_gpu=60.0)
-
-
 def test_the_grid_is_the_published_one_and_what_a_bar_is_set_for_comes_first() -> None:
     cases = sparse_times.cases()
     assert len(cases) == len(set(cases)) == 6 * 6 * 5 * 2
     assert [sparse_times.key_of(case) for case in cases[:3]] == [*sparse_times.BARS]
     assert str(cases[0]) == "rnn_tanh-T256-B4-I64-H2304-float32-cuda-density0.3"
     assert {case.dtype for case in sparse_times.cases(["float16"])} == {"float16"}
-
-
-def test_times_stand_beside_the_fastest_baseline_and_the_bars() -> None:
-    rows = [
-        made_up((2304, 4, 0.3, "float32"), 2.5), made_up((2304, 4, 0.1, "float32"), 4.0),
-        made_up((5760, 4, 0.1, "float16"), 5.0), made_up((1152, 16, 0.1, "float16"), 10.0),
-        made_up((1152, 32, 0.3, "float16"), 40.0),
-    ]  # fmt: skip
-    text = sparse_times.render(rows)
-    (bar,) = cells_of(text, "H 2,304, B 4, 30%, float32: over the best")
-    assert bar[1:4] == ["8.00 [8.00, 8.00]", "at least 6", "yes"]
-    assert cells_of(text, "H 2,304, B 4, 10%, float32: over the best")[0][3] == "no"
-    assert cells_of(text, "H 2,304, B 4, 10%, float16: over the best")[0][1] == "-"
-    assert cells_of(text, "lowest over the best, B to 16")[0][1] == "2.00 [2.00, 2.00]"
-    assert cells_of(text, "lowest over persistent_gpu, density to 10 %")[0][1:4:2] == ["0.90 [0.90, 0.90]", "no"]
-    assert cells_of(text, "H 5,760, B 4, 10 %, float16: over cudnn")[0][3] == "no"
-    (line,) = [one for one in cells_of(text, "2,304") if one[1:3] == ["4", "30%"] and len(one) > 5]
-    assert line[3:] == ["2.50", "9.00", "20.0", "80.0", "60.0", "cudnn", "8.00 [8.00, 8.00]", "8.00 [8.00, 8.00]", "over 6"]
-    assert "ran 5 of the 5 cases that were reached, of 360 in all" in text
 
 
 def test_what_does_not_run_says_why_once() -> None:
@@ -90,15 +64,6 @@ def test_the_dense_kernel_takes_over_between_densities(points: list[tuple[float,
 
 
 # Techniques.
-
-
-def test_techniques_are_shown_by_what_a_step_takes_without_them() -> None:
-    samples = {"": [2.0] * 8, **{name: [3.0 if name == "wide_reads" else 2.0] * 8 for name in sparse_techniques.NAMES}}
-    found = sparse_techniques.row(sparse_techniques.ALL_TRIED[0], samples)
-    text = sparse_techniques.render([found, sparse_techniques._without(sparse_techniques.ALL_TRIED[1], "does not run")])
-    (line,) = cells_of(text, "rnn_tanh, H 2,304, B 4, 30%, float32")
-    assert line[1:] == ["2.00 [2.00, 2.00]", *(["1.000 [1.000, 1.000]", "1.50 [1.50, 1.50]", *["1.000 [1.000, 1.000]"] * 3])]
-    assert "- rnn_tanh, H 2,304, B 4, 10%, float32: does not run" in text
 
 
 def test_uneven_rows_have_the_case_s_density_and_differ() -> None:
@@ -135,8 +100,3 @@ def test_what_stays_on_chip_is_found_without_a_gpu() -> None:
     large, small, _ = (cells_of(text, cell)[0] for cell in ("rnn_tanh", "lstm", "gru"))
     assert float(large[5]) > 5
     assert 2304 < int(small[3].replace(",", "")) < 2500
-
-
-def test_a_row_reads_back_from_the_report_s_json() -> None:
-    made = made_up((2304, 4, 0.3, "float32"), 2.5)
-    assert from_json(sparse.PLAN.parts["times"].row, json.loads(json.dumps(asdict(made)))) == made
