@@ -1,32 +1,82 @@
-"""`python -m pytest_ecornn join` of the published suites' reports."""
+"""Stored reports of the published suites: they are joined, read as rows, and rendered as they stand."""
 
 from __future__ import annotations
 
-import ast
 import json
+import re
 import shutil
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_ecornn.__main__ import main
-from pytest_ecornn.suites.published import stored
+from pytest_ecornn.contract import Case
+from pytest_ecornn.reporting.answer import answers
+from pytest_ecornn.reporting.files import ReportError
+from pytest_ecornn.suites.published import stored, stored_rows
 
-SUITES = Path(stored.__file__).parent
-COMMITTED = Path(__file__).parents[3] / "reports"
+ROOT = Path(__file__).parents[3]
+COMMITTED = ROOT / "reports"
+REPORTS = {
+    "reports/cpu": ("selection",),
+    "reports/h100": ("deepbench", "host_time", "kernels", "language_model", "selection"),
+    "reports/h200": ("kernels", "language_model", "persistent", "scan", "sparse"),
+    "reports/h200/scan_times": ("scan",),
+}
+
+
+# Tables and pictures.
+
+
+def tables(file: Path) -> list[str]:
+    """What a report says of its run and rows: its headings, tables and lists. Prose between them may be written anew."""
+    lines = file.read_text().splitlines()
+    return lines[:3] + [line for line in lines if line.startswith(("#", "|", "- ", "!"))]
+
+
+def written(name: str, file: Path, folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The report of a file, written into a folder; and what its JSON has beside rows."""
+    if name in stored.NAMES:
+        report: Any = stored.joined(name, [file])
+    else:
+        report = import_module(f"pytest_ecornn.suites.published.{name}").Report.read(file)
+    report.write(folder)
+    return report.rows, {**json.loads((folder / f"{name}.json").read_text()), "rows": [], "runs": []}
+
+
+@pytest.mark.parametrize(("folder", "name"), [(folder, name) for folder, names in REPORTS.items() for name in names])
+def test_a_stored_report_is_what_is_rendered(folder: str, name: str, tmp_path: Path) -> None:
+    stored_file = ROOT / folder / f"{name}.json"
+    rows, others = written(name, stored_file, tmp_path)
+    assert others == {**others, **json.loads(stored_file.read_text()), "rows": [], "runs": []}
+    assert written(name, tmp_path / f"{name}.json", tmp_path / "again") == (rows, others)
+    again = f"run python -m pytest_ecornn join {folder}/{name}.json --output FOLDER, and copy what differs"
+    assert tables(tmp_path / f"{name}.md") == tables(ROOT / folder / f"{name}.md"), again
+    pictures = sorted(tmp_path.glob("*.svg"))
+    assert bool(pictures) == (name in ("deepbench", "language_model", "scan"))
+    assert [one.name for one in pictures if one.read_text() != (ROOT / folder / one.name).read_text()] == [], again
+
+
+def test_no_report_or_picture_is_left_out() -> None:
+    """A stored one that no command renders would stay as it was."""
+    files = [path.relative_to(ROOT) for path in (ROOT / "reports").rglob("*.*") if "local" not in path.parts]
+    reports = {str(path) for path in files if path.suffix == ".md" and path.with_suffix(".json") in files}
+    rendered = {f"{folder}/{name}.md" for folder, names in REPORTS.items() for name in names}
+    assert reports - rendered == {"reports/cpu/report.md", "reports/h200/report.md", "reports/h200/ecornn.md"}
+    prefixes = ("scan_", "words_per_s_", "deepbench_")
+    others = {str(path) for path in files if path.suffix == ".svg" and not path.name.startswith(prefixes)}
+    assert others == {"reports/cpu/summary.svg", "reports/h200/summary.svg", "reports/h200/chart.svg"}
+
+
+# `python -m pytest_ecornn join`.
 
 
 def test_every_suite_that_has_a_plan_is_known() -> None:
-    planned = [path.stem for path in SUITES.glob("*.py") if "PLAN" in _assigned(path)]
-    assert sorted(planned) == sorted(stored.NAMES)
+    suites = Path(stored.__file__).parent.glob("*.py")
+    assert sorted(path.stem for path in suites if re.search(r"^PLAN\b", path.read_text(), re.M)) == sorted(stored.NAMES)
     assert [stored.plan(name).name for name in stored.NAMES] == list(stored.NAMES)
-
-
-def _assigned(path: Path) -> set[str]:
-    nodes = ast.parse(path.read_text()).body
-    return {
-        target.id for node in nodes if isinstance(node, ast.Assign) for target in node.targets if isinstance(target, ast.Name)
-    }
 
 
 def test_a_suite_s_report_is_joined_by_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,3 +120,64 @@ def test_a_file_that_holds_none_is_refused_in_one_line(
 def test_a_folder_without_a_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["join", str(tmp_path), "--output", str(tmp_path / "all")]) == 1
     assert f"{tmp_path}/report.json: cannot be read" in capsys.readouterr().err
+
+
+# Rows.
+
+
+def test_a_suite_s_cells_are_rows_beside_their_baseline() -> None:
+    path = COMMITTED / "h100/deepbench.json"
+    rows = {(row.implementation, row.case): row for row in stored_rows.load(path)}
+    stored = json.loads(path.read_text())["rows"]["training"]
+    measured = next(one for one in stored if one["cells"]["graph replay"]["persistent_gpu"]["time_us"])
+    cell = measured["cells"]["graph replay"]["persistent_gpu"]
+    row = rows["persistent_gpu", str(Case(**measured["case"]))]
+    assert row.replay
+    assert [row.replay.time_us, row.replay.low_us, row.replay.high_us] == cell["time_us"]
+    (ratio,) = row.replay.against
+    assert ratio.baseline == "cudnn"
+    assert ratio.ratio == 1 / cell["over_it"]["cudnn"]["ratio"]
+    assert (ratio.low, ratio.high) == (1 / cell["over_it"]["cudnn"]["high"], 1 / cell["over_it"]["cudnn"]["low"])
+    assert ratio.time_us == measured["cells"]["graph replay"]["cudnn"]["time_us"][0]
+    assert not [row for row in rows.values() if row.timing is None and row.replay is None]
+
+
+def test_the_choice_of_auto_is_a_row_beside_torch() -> None:
+    rows = stored_rows.load(COMMITTED / "h100/selection.json")
+    case = "lstm-T35-B32-H650-L2-bfloat16-cuda-training"
+    (answer,) = (one for one in answers(rows, set()) if one.case == case and one.column == "replay")
+    assert answer.fastest
+    assert answer.fastest.name == "auto"
+    assert answer.ratio
+    assert answer.ratio.baseline == "torch.nn"
+    assert answer.is_certain
+
+
+@pytest.mark.parametrize("name", ["cpu/selection", "h100/host_time", "h100/language_model", "h200/ecornn", "h200/scan"])
+def test_suites_that_time_other_things_have_no_rows(name: str) -> None:
+    assert stored_rows.load(COMMITTED / f"{name}.json") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("deepbench", "{}"),
+        ("deepbench", "[" * 100_000),
+        ("selection", "[]"),
+        ("selection", '{"schema_version": 1, "machine": {}, "seed": 1, "count": 1, "rows": [{"problem": 3}]}'),
+        ("selection_more", "x"),
+    ],
+)
+def test_what_is_no_report_is_refused_in_one_line(name: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.json"
+    path.write_text(text)
+    with pytest.raises(ReportError) as refused:
+        stored_rows.load(path)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"machine": 3}', '{"machine": {"gpu": "x"}}'])
+def test_a_machine_that_is_none_is_empty(text: str, tmp_path: Path) -> None:
+    (tmp_path / "scan.json").write_text(text)
+    assert stored_rows.fingerprint(stored_rows.load_json(tmp_path / "scan.json")) == {}
