@@ -90,6 +90,13 @@ def noisy(levels: list[float], noise: float, seed: int) -> list[float]:
     return list(np.asarray(levels) * np.exp(np.random.default_rng(seed).normal(0, noise, len(levels))))
 
 
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """Where the site of a machine with one run will be."""
+    write_history(tmp_path / "results/one", {"scan_cpu": [3_000.0]})
+    return tmp_path / "site"
+
+
 HISTORIES = {
     "flat": noisy([3_000.0] * RUNS, 0.006, 1),
     "step": noisy([3_000.0] * 12 + [3_150.0] * 8, 0.006, 2),
@@ -152,15 +159,14 @@ def test_what_is_hostile_is_escaped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", '{"schema_version": 1, "run": 3, "rows": []}', "[" * 100_000])
 def test_a_report_that_cannot_be_read_is_left_out_with_a_line(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_history(tmp_path / "results/one", {"scan_cpu": [3_000.0]})
     (tmp_path / "results/one/bad").mkdir()
     (tmp_path / "results/one/bad/report.json").write_text(text)
-    assert main(["publish", str(tmp_path / "results"), "--output", str(tmp_path / "site")]) == 1
+    assert main(["publish", str(tmp_path / "results"), "--output", str(site)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"left out: {tmp_path}/results/one/bad/report.json")
-    assert (tmp_path / "site/one/2026-01-01-0000000/report.html").is_file()
+    assert (site / "one/2026-01-01-0000000/report.html").is_file()
 
 
 @pytest.mark.parametrize(
@@ -177,9 +183,8 @@ def test_nothing_to_publish_is_said_in_one_line(
     assert not (tmp_path / "site").exists()
 
 
-def test_what_is_published_no_more_is_removed_and_what_is_another_s_stays(tmp_path: Path) -> None:
-    results, site = tmp_path / "results", tmp_path / "site"
-    write_history(results / "one", {"scan_cpu": [3_000.0]})
+def test_what_is_published_no_more_is_removed_and_what_is_another_s_stays(site: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
     write_history(results / "two", {"scan_cpu": [3_000.0]})
     publish.publish(results, site)
     (site / "CNAME").write_text("example.org")
@@ -190,21 +195,19 @@ def test_what_is_published_no_more_is_removed_and_what_is_another_s_stays(tmp_pa
     assert (site / "one/index.html").is_file()
 
 
-def test_another_program_s_index_is_not_overwritten(tmp_path: Path) -> None:
-    write_history(tmp_path / "results/one", {"scan_cpu": [3_000.0]})
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site/index.html").write_text("mine")
+def test_another_program_s_index_is_not_overwritten(site: Path, tmp_path: Path) -> None:
+    site.mkdir()
+    (site / "index.html").write_text("mine")
     with pytest.raises(ReportError, match=r"holds an index\.html of another program"):
-        publish.publish(tmp_path / "results", tmp_path / "site")
-    assert (tmp_path / "site/index.html").read_text() == "mine"
+        publish.publish(tmp_path / "results", site)
+    assert (site / "index.html").read_text() == "mine"
 
 
-def test_a_manifest_removes_nothing_outside_the_site(tmp_path: Path) -> None:
-    write_history(tmp_path / "results/one", {"scan_cpu": [3_000.0]})
-    (tmp_path / "site").mkdir()
+def test_a_manifest_removes_nothing_outside_the_site(site: Path, tmp_path: Path) -> None:
+    site.mkdir()
     (tmp_path / "secret").write_text("x")
-    (tmp_path / "site/.ecornn-site.json").write_text(json.dumps(["../secret", str(tmp_path / "secret"), 3]))
-    publish.publish(tmp_path / "results", tmp_path / "site")
+    (site / ".ecornn-site.json").write_text(json.dumps(["../secret", str(tmp_path / "secret"), 3]))
+    publish.publish(tmp_path / "results", site)
     assert (tmp_path / "secret").is_file()
 
 
@@ -218,8 +221,9 @@ def test_a_site_among_the_reports_is_refused(site: str, tmp_path: Path, capsys: 
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_a_suite_that_cannot_be_shown_is_left_out_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_history(tmp_path / "results/one", {"scan_cpu": [3_000.0]})
+def test_a_suite_that_cannot_be_shown_is_left_out_everywhere(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (run,) = (tmp_path / "results/one").iterdir()
     stored = json.loads((ROOT / "reports/h200/sparse.json").read_text())
     for name, changed in (("sparse", {"machine": {}}), ("persistent", {"schema_version": 99})):
@@ -228,13 +232,13 @@ def test_a_suite_that_cannot_be_shown_is_left_out_everywhere(tmp_path: Path, cap
     (run / "scan.md").write_bytes(b"\xff")
     (run / "other.json").write_text("{}")
     (run / "other.md").write_text(f"![x]({'a' * 300}.svg) [y](../../README.md) [z](https://example.org)")
-    assert main(["publish", str(tmp_path / "results"), "--output", str(tmp_path / "site")]) == 1
+    assert main(["publish", str(tmp_path / "results"), "--output", str(site)]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert [Path(line.split(": ")[1]).stem for line in lines] == ["persistent", "scan", "sparse"]
     assert "expected schema_version 1, got 99" in lines[0]
-    assert list(broken(tmp_path / "site")) == []
-    assert (tmp_path / "site/one" / run.name / "other.html").is_file()
-    assert not (tmp_path / "site/one" / run.name / "sparse.html").exists()
+    assert list(broken(site)) == []
+    assert (site / "one" / run.name / "other.html").is_file()
+    assert not (site / "one" / run.name / "sparse.html").exists()
 
 
 def test_what_a_suite_has_not_verified_is_said(tmp_path: Path) -> None:
@@ -258,18 +262,16 @@ def test_a_run_of_an_unknown_machine_is_no_exchange(tmp_path: Path) -> None:
     assert ">step on" in (tmp_path / "site/index.html").read_text()
 
 
-def test_a_second_publisher_is_refused_while_the_first_writes(tmp_path: Path) -> None:
-    write_history(tmp_path / "results/one", {"scan_cpu": [3_000.0]})
-    lock = FolderLock(tmp_path / "site")
+def test_a_second_publisher_is_refused_while_the_first_writes(site: Path, tmp_path: Path) -> None:
+    lock = FolderLock(site)
     with pytest.raises(ReportError, match="site"):
-        publish.publish(tmp_path / "results", tmp_path / "site")
+        publish.publish(tmp_path / "results", site)
     lock.release()
-    assert publish.publish(tmp_path / "results", tmp_path / "site")[1] == []
+    assert publish.publish(tmp_path / "results", site)[1] == []
 
 
-def test_a_full_disk_leaves_the_site_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results, site = tmp_path / "results", tmp_path / "site"
-    write_history(results / "one", {"scan_cpu": [3_000.0]})
+def test_a_full_disk_leaves_the_site_as_it_was(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = tmp_path / "results"
     publish.publish(results, site)
     before = (site / "index.html").read_text()
     write_history(results / "two", {"scan_cpu": [3_000.0]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -40,19 +41,26 @@ def timed(name: str, time_us: float, baselines: dict[str, float] | None = None, 
 # What is certain.
 
 
-def test_the_fastest_is_certain_where_verdict_and_intervals_say_so() -> None:
-    result = answer(timed("base", 100.0), timed("a", 50.0, {"base": 100.0}), timed("b", 80.0, {"base": 100.0}))
-    assert (result.bold, result.verdict, result.rivals) == ("a", "faster", ())
+BASE, TO_BASE = ("base", 100.0), {"base": 100.0}
+CERTAINTIES = {
+    "verdict and intervals say so": ([BASE, ("a", 50.0, TO_BASE), ("b", 80.0, TO_BASE)], ("a", "faster", ())),
+    "all are slower than a baseline": ([BASE, ("a", 150.0, TO_BASE), ("b", 120.0, TO_BASE)], ("base", "others slower", ())),
+    "two cannot be separated": ([BASE, ("a", 50.0, TO_BASE), ("b", 50.5, TO_BASE)], ("", "faster", ("b",))),
+    "no baseline": ([("a", 100.0), ("b", 101.5), ("c", 103.0)], ("", "not compared", ("b",))),
+    "called slower, however wide its interval": ([BASE, ("slow", 120.0, TO_BASE, 0.6)], ("base", "others slower", ())),
+    "one alone": ([("a", 1.0)], ("", "alone", ())),
+    "a baseline without a row of its own": ([("mine", 150.0, TO_BASE)], ("base", "others slower", ())),
+}
 
 
-def test_a_baseline_is_certain_where_all_others_are_slower() -> None:
-    result = answer(timed("base", 100.0), timed("a", 150.0, {"base": 100.0}), timed("b", 120.0, {"base": 100.0}))
-    assert (result.bold, result.verdict, result.ratio) == ("base", "others slower", None)
-
-
-def test_two_that_cannot_be_separated_are_named_and_neither_is_bold() -> None:
-    result = answer(timed("base", 100.0), timed("a", 50.0, {"base": 100.0}), timed("b", 50.5, {"base": 100.0}))
-    assert (result.bold, result.verdict, result.rivals) == ("", "faster", ("b",))
+@pytest.mark.parametrize("name", CERTAINTIES)
+def test_only_what_is_certain_is_bold_and_rivals_are_named(name: str) -> None:
+    times, answered = CERTAINTIES[name]
+    result = answer(*(timed(*arguments) for arguments in times))
+    assert (result.bold, result.verdict, result.rivals) == answered
+    if result.bold == "base":
+        assert result.fastest is not None
+        assert (result.fastest.time_us, result.ratio) == (100.0, None)
 
 
 @pytest.mark.parametrize("verdict", ["same", "unclear"])
@@ -62,26 +70,6 @@ def test_an_undecided_verdict_leaves_nothing_bold(verdict: str) -> None:
     candidate.timing.against[0].verdict = verdict
     result = answer(timed("base", 100.0), candidate)
     assert (result.bold, result.verdict, result.rivals) == ("", verdict, ("base",))
-
-
-def test_without_a_baseline_intervals_of_times_name_rivals_and_nothing_is_bold() -> None:
-    result = answer(timed("a", 100.0), timed("b", 101.5), timed("c", 103.0))
-    assert (result.bold, result.verdict, result.rivals) == ("", "not compared", ("b",))
-
-
-def test_what_was_called_slower_is_no_rival_however_wide_its_interval() -> None:
-    result = answer(timed("base", 100.0), timed("slow", 120.0, {"base": 100.0}, spread=0.6))
-    assert (result.bold, result.rivals) == ("base", ())
-
-
-def test_one_alone_is_not_bold() -> None:
-    assert (answer(timed("a", 1.0)).bold, answer(timed("a", 1.0)).verdict) == ("", "alone")
-
-
-def test_a_baseline_without_a_row_of_its_own_takes_part() -> None:
-    result = answer(timed("mine", 150.0, {"base": 100.0}))
-    assert result.fastest is not None
-    assert (result.bold, result.fastest.time_us, result.verdict) == ("base", 100.0, "others slower")
 
 
 def test_a_baseline_that_is_not_proven_is_no_rival_and_gives_no_verdict() -> None:
@@ -267,14 +255,10 @@ def test_a_run_shows_the_same_answer_on_the_terminal_and_in_its_report(tmp_path:
 def test_what_chose_another_is_no_rival_of_it() -> None:
     chooser = timed("chooser", 50.5, {"base": 100.0})
     chooser.delegate = "a"
-    result = answer(timed("base", 100.0), timed("a", 50.0, {"base": 100.0}), chooser)
+    result = answer(timed(*BASE), timed("a", 50.0, TO_BASE), chooser)
     assert (result.bold, result.rivals) == ("a", ())
     chooser.delegate = "another"
-    assert answer(timed("base", 100.0), timed("a", 50.0, {"base": 100.0}), chooser).rivals == ("chooser",)
-
-
-def test_what_chose_the_baseline_is_no_rival_of_it() -> None:
-    chooser = timed("chooser", 99.0, {"base": 100.0})
+    assert answer(timed(*BASE), timed("a", 50.0, TO_BASE), chooser).rivals == ("chooser",)
     chooser.delegate = "base"
-    assert answer(chooser).fastest is not None
-    assert answer(chooser).rivals == ()
+    assert answer(timed("chooser", 99.0, TO_BASE)).rivals == ("base",)
+    assert answer(replace(chooser, timing=timed("chooser", 99.0, TO_BASE).timing)).rivals == ()
