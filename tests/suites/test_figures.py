@@ -11,11 +11,11 @@ import pytest
 
 from pytest_ecornn.suites.figures.__main__ import FIGURES
 from pytest_ecornn.suites.figures.sequence_diagram import Arrow, Diagram, Lifeline, Signal, work
+from tests.helpers.reporting import pictures
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "docs/kernels"
 PAGES = sorted(KERNELS.glob("*.md"))
-SVG = "{http://www.w3.org/2000/svg}"
 NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -26,7 +26,7 @@ def sources() -> str:
 
 
 def texts(svg: str) -> list[str]:
-    return [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    return pictures.texts(ElementTree.fromstring(svg))
 
 
 def is_identifier(name: str) -> bool:

@@ -22,11 +22,10 @@ from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.case_times import CALLED, NOT_CALLED, REPLAYED, TIMING_MODES, Cell, TimedComparison
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED, measure_each
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
-from pytest_ecornn.suites.published.common.report_files import from_json
 from pytest_ecornn.system.gpus.lock import device_lock
 from pytest_ecornn.system.locking import MachineLock
 from pytest_ecornn.verification.verification import Candidate
-from tests.helpers.studies import SMALL, Inner, Outer
+from tests.helpers.studies import SMALL, Outer
 
 
 def test_a_row_is_verified_and_timed_in_turns() -> None:
@@ -122,13 +121,6 @@ def test_each_item_has_a_row_whatever_happens_to_it() -> None:
         "2", "0: ZeroDivisionError: integer division or modulo by zero", "3"
     ]  # fmt: skip
     assert list(measure_each([3], 0.0, row, lambda item, why: f"{item}: {why}")) == [f"3: {NOT_REACHED}"]
-
-
-@pytest.mark.parametrize(
-    "value", [Outer("a"), Outer("b", (1.0, 0.5, 2.0), {"x": Inner(Ratio(1.0, 0.9, 1.1), [1, 2])}), Outer("c", inner={})]
-)
-def test_rows_are_made_again_from_json(value: Outer) -> None:
-    assert from_json(Outer, json.loads(json.dumps(asdict(value)))) == value
 
 
 def plan(labels: list[str], made: list[str]) -> ReportPlan:

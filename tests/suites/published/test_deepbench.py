@@ -246,14 +246,3 @@ def test_a_small_report_is_measured_on_a_cpu_and_gone_on_with(tmp_path: Path) ->
     for name in pictures:
         assert f"![{name}]({name})" in text
         assert ElementTree.parse(tmp_path / "second" / name).getroot().tag.endswith("svg")
-
-
-def test_what_was_not_reached_is_measured_by_a_later_run(tmp_path: Path) -> None:
-    plan = deepbench.make_plan(*small_parts())
-    plan.run(tmp_path / "first", 0.0, ["inference"])
-    late = stored_rows(tmp_path / "first")
-    assert {cell.reason for row in late.values() for cell in row.cells[CALLED].values()} == {NOT_REACHED}
-    plan.run(tmp_path / "second", 60.0, ["inference"], tmp_path / "first/deepbench.json")
-    rows = stored_rows(tmp_path / "second")
-    assert set(rows) == set(late)
-    assert NOT_REACHED not in repr(rows)

@@ -13,7 +13,7 @@ from pytest_ecornn.reporting.pictures.ratio_chart import Group, Series, render_c
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import front_chart
 from pytest_ecornn.suites.published.common.bars import mean_ratio
-from tests.helpers.reporting.pictures import SVG
+from tests.helpers.reporting.pictures import SVG, texts
 
 ROOT = Path(__file__).parents[3]
 REPORTS = ROOT / "reports/h200"
@@ -33,10 +33,6 @@ def case_ticks(picture: ElementTree.Element, colour: str) -> int:
     """Number of cases drawn in this colour; the legend's own ticks are opaque."""
     paths = (path for path in picture.iter(f"{SVG}path") if "stroke-opacity" in path.attrib)
     return sum(path.attrib["d"].count("M") for path in paths if path.attrib["class"] == colour)
-
-
-def texts(picture: ElementTree.Element) -> list[str]:
-    return [text.text or "" for text in picture.iter(f"{SVG}text")]
 
 
 def test_the_committed_chart_is_what_the_command_draws(tmp_path: Path) -> None:

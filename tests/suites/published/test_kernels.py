@@ -90,7 +90,7 @@ def test_a_report_of_another_gpu_or_version_is_refused(
     path.write_text("{}")
     with pytest.raises(SystemExit, match="2"):
         kernels.main(["--output", str(tmp_path), "--continue"])
-    assert "expected schema version 1, got None" in capsys.readouterr().err
+    assert "kernels.json: expected schema version 1, got None" in capsys.readouterr().err
 
 
 @needs_hopper

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -159,17 +158,6 @@ def test_a_row_that_fails_says_why_and_the_others_go_on(monkeypatch: pytest.Monk
     rows = list(persistent_times.CONTEST.rows(persistent_times.cases()[:2], float("inf")))
     reasons = {cell.reason for row in rows for way in TIMING_MODES for cell in row.cells[way].values()}
     assert reasons == {"RuntimeError: CUDA error: out of memory"}
-
-
-def test_the_report_holds_all_parts_in_order(tmp_path: Path) -> None:
-    assert sorted(persistent.PLAN.order) == sorted(persistent.PLAN.parts)
-    persistent.PLAN.run(tmp_path / "new", 0.0, list(persistent.PLAN.parts))
-    text = (tmp_path / "new/persistent.md").read_text()
-    assert text.index("## Beside cuDNN") < text.index("## A step of the recurrence")
-    written = json.loads((tmp_path / "new/persistent.json").read_text())
-    assert list(written["rows"]) == list(persistent.PLAN.parts)
-    assert written["rows"]["steps"][0]["shape"]["most_us"] == 0.7
-    assert not [one for one in persistent.PLAN.parts if f"The part on {one} ended early" in text]
 
 
 def test_bars_are_of_passes_and_precisions_that_there_are() -> None:

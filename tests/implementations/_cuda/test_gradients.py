@@ -1,4 +1,4 @@
-"""The gradients of a small layer's parameters in one launch: sums over all steps, on clusters of a CPU and on a GPU."""
+"""Gradients of a layer's parameters in one launch: sums over all rows or steps, on clusters of a CPU and on a GPU."""
 
 from __future__ import annotations
 
@@ -9,12 +9,90 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations._cuda import parameter_gradients
+from pytest_ecornn.implementations._cuda import bias_gradients, parameter_gradients
+from pytest_ecornn.implementations._cuda.bias_gradients import BiasGradients
 from pytest_ecornn.implementations._cuda.parameter_gradients import ParameterGradients
 from tests.helpers.requirements import needs_compiler, needs_hopper
 from tests.simulator.clusters_on_cpu import is_fault_seen, running_kernels
 
 CPU = torch.device("cpu")
+of_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+
+
+@pytest.fixture
+def on_cpu() -> Iterator[None]:
+    with running_kernels(bias_gradients, parameter_gradients):
+        yield
+
+
+# Of biases alone.
+
+ROWS = [(1, 1, 0), (700, 72, 0), (35, 128, 0), (300, 27, 9), (513, 192, 64), (40, 24, 8)]  # rows, columns, H of GRU
+
+
+def expect_bias_sums(
+    rows: int, columns: int, hidden: int, dtype: torch.dtype, device: torch.device, directions: int = 1
+) -> None:
+    """Both gradients are the sums in float64, rounded once; of GRU the last H of bias_hh are d_recurrent's."""
+    torch.manual_seed(0)
+    leading = (rows,) if directions == 1 else (directions, rows)
+    d_gates = torch.randn(*leading, columns, device=device).to(dtype)
+    d_recurrent = torch.randn(*leading, hidden, device=device).to(dtype) if hidden else None
+    found = BiasGradients(rows, columns, hidden, dtype, device, directions)(d_gates, d_recurrent)
+    of_ih = d_gates.double().sum(-2)
+    of_hh = of_ih if d_recurrent is None else torch.cat((of_ih[..., : columns - hidden], d_recurrent.double().sum(-2)), -1)
+    for one, wanted in zip(found, (of_ih, of_hh), strict=True):
+        torch.testing.assert_close(one.double(), wanted, rtol=torch.finfo(dtype).eps, atol=1e-5 * rows**0.5)
+    assert found[0].data_ptr() != found[1].data_ptr()
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("sizes", ROWS)
+@pytest.mark.parametrize(
+    ("dtype", "directions"), [(torch.float32, 1), (torch.bfloat16, 1), (torch.float16, 1), (torch.float16, 2)]
+)
+def test_they_are_the_sums_of_all_rows(sizes: tuple[int, int, int], dtype: torch.dtype, directions: int) -> None:
+    expect_bias_sums(*sizes, dtype, CPU, directions)
+
+
+@pytest.mark.parametrize("hidden", [0, 9])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_without_the_kernel_torch_sums(directions: int, hidden: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bias_gradients, "_kernel_for", lambda *given: None)
+    leading = (4, 3) if directions == 1 else (2, 4, 3)
+    d_gates, d_recurrent = torch.randn(*leading, 27), torch.randn(*leading, hidden) if hidden else None
+    of_ih, of_hh = bias_gradients.bias_gradients(d_gates, d_recurrent, directions)
+    summed = d_gates.flatten(-3, -2).sum(-2)
+    torch.testing.assert_close(of_ih, summed)
+    wanted = summed if d_recurrent is None else torch.cat((summed[..., : 27 - hidden], d_recurrent.sum((-3, -2))), -1)
+    torch.testing.assert_close(of_hh, wanted)
+    assert of_ih.data_ptr() != of_hh.data_ptr()
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("shared.block_sums[own] = sum;\n    }\n    cluster_sync();", "shared.block_sums[own] = sum;\n    }"),
+        ("[i];\n    __syncthreads();", "[i];"),
+        ("int row = first; row < rows", "int row = first; row < rows - 1"),
+    ],
+)
+def test_a_fault_of_bias_sums_is_seen(right: str, wrong: str) -> None:
+    assert is_fault_seen(right, wrong, lambda: expect_bias_sums(700, 72, 0, torch.float32, CPU))
+
+
+@needs_hopper
+@pytest.mark.parametrize("sizes", [*ROWS, (22_400, 2048, 0), (5_120, 1536, 512)])
+@of_dtypes
+def test_bias_sums_on_a_gpu(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
+    for directions in (1, 2):
+        expect_bias_sums(*sizes, dtype, torch.device("cuda", 0), directions)
+
+
+# Of all parameters.
 
 
 class Sizes(NamedTuple):
@@ -31,12 +109,6 @@ SIZES = [
     Sizes(5, 3, 4, 8, 16, 2), Sizes(7, 5, 3, 27, 9, 2), Sizes(4, 40, 3, 24, 8, 2),
 ]  # fmt: skip
 LARGE = [Sizes(35, 16, 3, 128, 128), Sizes(20, 5, 3, 96, 96, 2), Sizes(35, 64, 4, 256, 100), Sizes(300, 7, 4, 40, 200, 2)]
-
-
-@pytest.fixture
-def on_cpu() -> Iterator[None]:
-    with running_kernels(parameter_gradients):
-        yield
 
 
 def drawn(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
@@ -92,7 +164,7 @@ def expect_gradients(sizes: Sizes, dtype: torch.dtype, device: torch.device, has
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@of_dtypes
 def test_they_are_the_sums_over_all_steps(sizes: Sizes, dtype: torch.dtype) -> None:
     expect_sums(sizes, dtype, CPU)
 
@@ -129,7 +201,7 @@ def test_a_fault_is_seen(right: str, wrong: str) -> None:
 
 @needs_hopper
 @pytest.mark.parametrize("sizes", [*SIZES, *LARGE], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@of_dtypes
 def test_on_a_gpu(sizes: Sizes, dtype: torch.dtype) -> None:
     first, second = (expect_sums(sizes, dtype, torch.device("cuda", 0)) for _ in range(2))
     assert all(map(torch.equal, first, second))
