@@ -173,16 +173,22 @@ def test_over_the_grid_random_waits_change_nothing(monkeypatch: pytest.MonkeyPat
 # The commands.
 
 
+def problems(is_pruned: bool) -> list[tuple[ProblemSize, float]]:
+    """Of each pass of the cases that are pruned or not, with its density."""
+    return [
+        (
+            ProblemSize(case.cell, case.hidden_size, case.batch, MathMode.of(case.dtype, case.precision), is_backward),
+            case.density,
+        )
+        for case in soak_gpu.CASES
+        if (case.density < 1) == is_pruned
+        for is_backward in (False, True)[: 1 + case.training]
+    ]
+
+
 def test_cases_are_short_and_of_every_kind_of_form() -> None:
     assert max(case.steps for case in soak_gpu.CASES) <= 8
-    found = [
-        select_config(
-            ProblemSize(one.cell, one.hidden_size, one.batch, MathMode.of(one.dtype, one.precision), is_backward), H200
-        )
-        for one in soak_gpu.CASES
-        if one.density == 1
-        for is_backward in (False, True)[: 1 + one.training]
-    ]
+    found = [select_config(problem, H200) for problem, _ in problems(is_pruned=False)]
     forms = [form for form in found if isinstance(form, Form)]
     assert len(forms) == len(found)
     assert {(form.is_grid, form.problem.is_backward) for form in forms} == set(product((False, True), repeat=2))
@@ -195,13 +201,10 @@ def test_cases_are_short_and_of_every_kind_of_form() -> None:
 
 
 def test_pruned_cases_are_of_every_kind_of_form() -> None:
-    problems = [
-        (ProblemSize(one.cell, one.hidden_size, one.batch, MathMode.of(one.dtype, one.precision), is_backward), one.density)
-        for one in soak_gpu.CASES
-        if one.density < 1
-        for is_backward in (False, True)[: 1 + one.training]
+    found = [
+        heuristics.select_config(one, heuristics.expected_counts(one, density), H200)
+        for one, density in problems(is_pruned=True)
     ]
-    found = [heuristics.select_config(one, heuristics.expected_counts(one, density), H200) for one, density in problems]
     forms = [form for form in found if isinstance(form, SparseConfig)]
     assert len(forms) == len(found)
     assert {(form.cluster > 1, form.problem.is_backward) for form in forms} == set(product((False, True), repeat=2))

@@ -13,19 +13,14 @@ from tests.helpers.requirements import needs_gpu
 from tests.simulator.clusters_on_cpu import H200
 
 
-@pytest.mark.parametrize(("hidden", "batch", "fits"), [(256, 8, True), (256, 64, False), (512, 24, True), (512, 56, False)])
+@pytest.mark.parametrize(
+    ("hidden", "batch", "fits"), [(256, 8, True), (256, 64, False), (512, 24, True), (512, 56, False), (1024, 1, False)]
+)
 def test_two_directions_run_at_once_where_all_their_clusters_do(hidden: int, batch: int, fits: bool) -> None:
     form = select_config(ProblemSize("lstm", hidden, batch, MathMode(2, False)), H200)
     assert isinstance(form, Form)
-    assert not form.is_grid
+    assert form.is_grid == (hidden == 1024)  # which has the device for itself
     assert fits_both_directions(form, H200) == fits
-
-
-def test_a_grid_has_the_device_for_itself() -> None:
-    form = select_config(ProblemSize("lstm", 1024, 1, MathMode(2, False)), H200)
-    assert isinstance(form, Form)
-    assert form.is_grid
-    assert not fits_both_directions(form, H200)
 
 
 @needs_gpu

@@ -25,6 +25,7 @@ from pytest_ecornn.suites.published.language_model_parts import (
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import LayerSizes
 from pytest_ecornn.suites.published.language_model_parts.throughput import ArmRate, Configuration, Row
 from pytest_ecornn.suites.published.language_model_parts.training import ModelSizes, Training
+from tests.helpers.reporting.pictures import texts
 from tests.helpers.requirements import HAS_BFLOAT16_LSTM, needs_bfloat16_lstm, needs_gpu
 from tests.helpers.studies import cells_of
 
@@ -170,6 +171,11 @@ def made_up(auto: float, hidden: int = 650, vocabulary: int = 10_000, way: str =
     }
     arms["persistent_gpu"] = ArmRate(reason="does not fit")
     return Row(Configuration(ModelSizes(hidden, vocabulary, "float32"), way, training.ZIPF), arms)
+
+
+def test_a_chart_says_what_was_not_run() -> None:
+    (picture,) = throughput_tables.figures([made_up(180.0), made_up(300.0, 200)]).values()
+    assert texts(ElementTree.fromstring(picture)).count("not run") == 2
 
 
 def test_words_of_pairs_follow_from_the_one_before() -> None:

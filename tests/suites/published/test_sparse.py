@@ -66,6 +66,11 @@ def test_the_dense_kernel_takes_over_between_densities(points: list[tuple[float,
 # Techniques.
 
 
+def test_a_case_that_was_not_tried_says_why() -> None:
+    text = sparse_techniques.render([sparse_techniques._without(sparse_techniques.ALL_TRIED[1], "does not run")])
+    assert "- rnn_tanh, H 2,304, B 4, 10%, float32: does not run" in text
+
+
 def test_uneven_rows_have_the_case_s_density_and_differ() -> None:
     tried = sparse_techniques._tried(400, 1, 0.2, "float32", "lstm", uneven=True)
     problem = sparse_techniques.problem_of(replace(tried, case=replace(tried.case, device="cpu")))
