@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pytest_ecornn.system.locking import MachineLock
 from tests.helpers.reporting.browser import browser, open_file  # noqa: F401 - fixtures
 from tests.helpers.requirements import lacks_its_gpu
-from tests.helpers.whole_suite import IS_TEST_ALL, SEED, left_out, seed_of
+from tests.helpers.whole_suite import IS_TEST_ALL, SEED, hash_of, left_out, seed_of
 from tests.simulator import clusters_on_cpu, launch_memo
 
 _COUNTS = pytest.StashKey[Counter[str]]()  # of all workers
@@ -43,7 +43,7 @@ def _share_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _orders_of_threads(request: pytest.FixtureRequest) -> None:
     """Simulated threads take turns in orders that are the test's own, so that a failure repeats whatever ran before it."""
-    clusters_on_cpu.draw_orders(seed_of(request.node.nodeid))
+    clusters_on_cpu.set_first_order(hash_of(seed_of(request.node.nodeid)))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,8 @@ OPTIONS = (
 COMPARE = ("--ecornn-compare", "stored.json", "--ecornn-fail-slower")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield
-
-
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> str:
+def stored(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A report of the implementation as it was."""
     foreign = Foreign(tmp_path_factory.mktemp("stored"))
     foreign.write("conftest.py", QUIET)

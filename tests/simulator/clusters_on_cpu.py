@@ -6,7 +6,6 @@ All threads of a cluster take turns in an order that a seed draws.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -140,10 +139,10 @@ def start_from(order: int) -> None:
     _orders = count(_first_order + order)
 
 
-def draw_orders(seed: str) -> None:
-    """The orders from now on, those after `start_from` too, are others for each seed."""
+def set_first_order(order: int) -> None:
+    """The orders from now on, those after `start_from` too, count from this one."""
     global _first_order
-    _first_order = int.from_bytes(hashlib.blake2s(seed.encode(), digest_size=4).digest(), "big")
+    _first_order = order
     start_from(0)
 
 
@@ -172,9 +171,9 @@ class ClustersOnCpu(Kernel):
                 raise Broken(f"{self._name}, threads in order {order}: {_OUTCOMES[outcome]}")
 
     def _simulate(self, sizes: tuple[int, ...], passed: list[int]) -> int:
-        run_clusters = _MACHINE.load().run_clusters
+        run_clusters = _MACHINE.loaded.run_clusters
         run_clusters.argtypes = (ctypes.c_void_p, *(ctypes.c_uint,) * 6, ctypes.c_ulonglong, ctypes.c_void_p)
-        kernel = ctypes.cast(self._launch.load().run_kernel, ctypes.c_void_p)
+        kernel = ctypes.cast(self._launch.loaded.run_kernel, ctypes.c_void_p)
         return int(run_clusters(kernel, *sizes, params_struct(self._types).pack(*passed)))
 
 

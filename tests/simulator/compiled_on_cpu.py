@@ -57,10 +57,11 @@ class Library:
         LIBRARIES.put(name, lambda path: path.write_text(key))
         return key
 
-    def load(self) -> ctypes.CDLL:
+    @cached_property
+    def loaded(self) -> ctypes.CDLL:
         """The library. Raises CalledProcessError where g++ does not compile it."""
         for library in self.needs:
-            library.load()
+            _ = library.loaded
         try:
             return ctypes.CDLL(str(self.path))
         except OSError:  # it, or what it needs, lies elsewhere now

@@ -91,7 +91,7 @@ class KernelOnCpu(Kernel):
         launch_memo.launch((self._launch.key, launch), self._types, passed, lambda: self._simulate(launch, passed))
 
     def _simulate(self, launch: Launch, passed: list[int]) -> int:
-        library, params = self._launch.load(), params_struct(self._types).pack(*passed)
+        library, params = self._launch.loaded, params_struct(self._types).pack(*passed)
         for block in range(launch.grid):
             for thread in range(launch.block):
                 library.place_thread(block, launch.block, thread)

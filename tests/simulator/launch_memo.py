@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import pickle
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -20,13 +19,16 @@ import pytest
 import torch
 
 from pytest_ecornn.implementations._cuda.launch import INT32
+from tests.helpers.whole_suite import IS_TEST_ALL
 from tests.simulator.compiled_on_cpu import IS_SANITIZED
 from tests.simulator.file_cache import FileCache
 
 LAUNCHES = FileCache(Path(__file__).parents[2] / "build/simulated_launches", most_bytes=2**30)
 _LOWEST_ADDRESS = 2**32  # a smaller value is a size, a stride or none
 _MOST_STORAGES = 256  # that are remembered: more than one launch takes
-IS_IGNORED = IS_SANITIZED or bool(os.environ.get("ECORNN_TEST_ALL"))
+IS_IGNORED = IS_TEST_ALL
+_Block = tuple[int, int]  # start and size in bytes
+_Place = tuple[int, int, int]  # of an address: number of its block, offset there, and alignment, which kernels may ask for
 counts = Counter[str]()  # launches of this process: "simulated", "remembered", "compared", "unknown memory"
 
 
@@ -70,61 +72,57 @@ def launch(settings: tuple[Any, ...], types: str, values: Sequence[int], simulat
 
     settings: all that the launch depends on beside the fields of its Params and memory. types: of the fields.
     """
-    memory = None if IS_SANITIZED else _memory(types, values)
-    if memory is None:
+    passed = None if IS_SANITIZED else _blocks(types, values)
+    if passed is None:
         counts["unknown memory"] += 1
         return simulate()
-    before = [ctypes.string_at(*block) for block in memory]
-    name = _digest(settings, types, values, memory, before)
-    kept = LAUNCHES.get(name)
+    blocks, places = passed
+    before = [ctypes.string_at(*block) for block in blocks]
+    name = _digest((settings, types, places, [size for _, size in blocks]), before)
+    file = LAUNCHES.get(name)
+    kept = None if file is None else pickle.loads(file.read_bytes())
     if kept is not None and not IS_IGNORED:
         counts["remembered"] += 1
-        outcome, written = pickle.loads(kept.read_bytes())
+        outcome, written = kept
         for i, data in written.items():
-            ctypes.memmove(memory[i][0], data, len(data))
+            ctypes.memmove(blocks[i][0], data, len(data))
         return int(outcome)
     counts["simulated"] += 1
     outcome = simulate()
-    after = [ctypes.string_at(*block) for block in memory]
+    after = [ctypes.string_at(*block) for block in blocks]
     result = outcome, {i: data for i, data in enumerate(after) if data != before[i]}
     if kept is not None:
         counts["compared"] += 1
-        if pickle.loads(kept.read_bytes()) != result:
+        if kept != result:
             raise DiffersFromMemo(
-                f"{settings} gives other results than {kept} holds: a launch depends on what is not in its key"
+                f"{settings} gives other results than {file} holds: a launch depends on what is not in its key"
             )
     elif not IS_IGNORED:
         LAUNCHES.put(name, lambda path: path.write_bytes(pickle.dumps(result)))
     return outcome
 
 
-def _memory(types: str, values: Sequence[int]) -> list[tuple[int, int]] | None:
-    """Start and size of each block of memory that the launch is passed, or None where one is not known."""
-    blocks = dict[tuple[int, int], None]()
+def _blocks(types: str, values: Sequence[int]) -> tuple[list[_Block], list[int | _Place]] | None:
+    """The blocks of memory that the launch is passed, and its values with a place for each address.
+
+    None where an address is in no memory that is known.
+    """
+    blocks, places = dict[_Block, int](), list[int | _Place]()
     for kind, value in zip(types, values, strict=True):
         if kind == INT32 or value < _LOWEST_ADDRESS:
+            places.append(value)
             continue
         storages = ((start, storage.nbytes()) for start, storage in reversed(_storages.items()))
-        block = next((block for block in storages if _holds(block, value)), None)
+        block = next(((start, size) for start, size in storages if start <= value < start + size), None)
         if block is None:
             return None
-        blocks[block] = None
-    return list(blocks)
+        places.append((blocks.setdefault(block, len(blocks)), value - block[0], value % 64))
+    return list(blocks), places
 
 
-def _holds(block: tuple[int, int], address: int) -> bool:
-    return block[0] <= address < sum(block)
-
-
-def _digest(
-    settings: tuple[Any, ...], types: str, values: Sequence[int], memory: list[tuple[int, int]], contents: list[bytes]
-) -> str:
-    """Of all that the launch depends on. An address is a place in a block; kernels may ask for its alignment too."""
-    places = list[int | tuple[int, int, int]]()
-    for kind, value in zip(types, values, strict=True):
-        block = None if kind == INT32 else next((i for i, block in enumerate(memory) if _holds(block, value)), None)
-        places.append(value if block is None else (block, value - memory[block][0], value % 64))
-    digest = hashlib.blake2b(repr((settings, types, places, [size for _, size in memory])).encode(), digest_size=16)
+def _digest(settings: tuple[Any, ...], contents: list[bytes]) -> str:
+    """Of all that the launch depends on."""
+    digest = hashlib.blake2b(repr(settings).encode(), digest_size=16)
     for data in contents:
         digest.update(data)
     return digest.hexdigest()

@@ -32,15 +32,15 @@ def test_the_same_is_compiled_once_and_a_changed_header_anew(libraries: FileCach
     assert paths[0] == paths[1] == paths[2]
     assert len(set(paths)) == 3
     assert {*libraries.folder.glob("*.so")} == set(paths)
-    assert made[3].load().value() == 2
+    assert made[3].loaded.value() == 2
 
 
 @needs_compiler
 def test_one_that_was_removed_or_cut_off_is_compiled_again(libraries: FileCache) -> None:
     of_value(3).path.unlink()
-    assert of_value(3).load().value() == 3
+    assert of_value(3).loaded.value() == 3
     of_value(4).path.write_bytes(b"half a file")
-    assert of_value(4).load().value() == 4
+    assert of_value(4).loaded.value() == 4
 
 
 @needs_compiler

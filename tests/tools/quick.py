@@ -55,7 +55,14 @@ class Tree:
             return {file for file in self._tests if str(PurePosixPath(file).parent) == folder}
         if path.endswith(".py"):
             return self._importers(_module(path), through="tests/") | self._in(folder)
-        return self._in(folder) or self._in(str(PurePosixPath(folder).parent)) or {"tests/simulator"}
+        return self._of_test_data(folder)
+
+    def _of_test_data(self, folder: str) -> set[str]:
+        """Tests of the nearest folder above that has some, and those that import a helper of that folder."""
+        while not (tests := self._in(folder)):
+            folder = str(PurePosixPath(folder).parent)
+        helpers = {path for path in self._texts if str(PurePosixPath(path).parent) == folder} - self._tests
+        return tests.union(*(self._importers(_module(path), through="tests/") for path in helpers))
 
     def _of_kernel(self, path: str) -> set[str]:
         """Tests of the families of kernels that a file is part of, and those of every kernel."""
@@ -145,13 +152,14 @@ def select(tree: Tree, changed: Iterable[str]) -> list[str]:
 def changed_files(base: str | None, commit: str | None) -> list[str]:
     """The files of a commit, or those that have changed since `base`; else uncommitted ones, else the last commit's."""
     if commit:
-        return _git("diff", "--name-only", f"{commit}~1", commit)
-    since = _git("diff", "--name-only", base or "HEAD") + _git("ls-files", "--others", "--exclude-standard")
-    return since or ([] if base else _git("diff", "--name-only", "HEAD~1"))
+        return git("diff", "--name-only", f"{commit}~1", commit)
+    since = git("diff", "--name-only", base or "HEAD") + git("ls-files", "--others", "--exclude-standard")
+    return since or ([] if base else git("diff", "--name-only", "HEAD~1"))
 
 
-def _git(*arguments: str) -> list[str]:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+def git(*arguments: str, folder: Path = ROOT) -> list[str]:
+    """The lines that git prints in a clone. Ends the process where it fails."""
+    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"make quick: git {' '.join(arguments)}: {done.stderr.strip()}")
     return done.stdout.splitlines()
@@ -159,7 +167,7 @@ def _git(*arguments: str) -> list[str]:
 
 def clone() -> Tree:
     """The files that git knows here, as they are now."""
-    paths = _git("ls-files", "--cached", "--others", "--exclude-standard")
+    paths = git("ls-files", "--cached", "--others", "--exclude-standard")
     return Tree({path: (ROOT / path).read_text() for path in paths if path.endswith(_TEXT) and (ROOT / path).is_file()})
 
 

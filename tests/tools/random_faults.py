@@ -58,9 +58,7 @@ def draw(root: Path, seed: int, count: int) -> list[Fault]:
     drawn, generator = list[Fault](), random.Random(seed)
     files = [
         sorted(
-            path
-            for path in quick._git("ls-files", *quick.PRODUCT)
-            if path.endswith(suffixes) and not path.startswith(_LEFT_OUT)
+            path for path in quick.git("ls-files", *quick.PRODUCT) if path.endswith(suffixes) and not path.startswith(_LEFT_OUT)
         )
         for suffixes in _SUFFIXES
     ]
@@ -75,8 +73,8 @@ def draw(root: Path, seed: int, count: int) -> list[Fault]:
 
 def place(clone: Path, fault: Fault) -> Path | None:
     """The file of a clone in which the fault's line stands once: of the same name if there is one. None where there is none."""
-    tracked = subprocess.run(["git", "ls-files", *quick.PRODUCT], cwd=clone, capture_output=True, text=True, check=True)
-    paths = [path for path in tracked.stdout.splitlines() if path.endswith(Path(fault.path).suffix)]
+    tracked = quick.git("ls-files", *quick.PRODUCT, folder=clone)
+    paths = [path for path in tracked if path.endswith(Path(fault.path).suffix)]
     paths.sort(key=lambda path: (path != fault.path, Path(path).name != Path(fault.path).name, path))
     files = (clone / path for path in paths if (clone / path).is_file())
     return next((file for file in files if file.read_text().splitlines(keepends=True).count(fault.right) == 1), None)
@@ -94,7 +92,7 @@ def failing_tests(clone: Path, fault: Fault, tests: Sequence[str]) -> dict[str, 
         done = subprocess.run(
             command, cwd=clone, capture_output=True, text=True, timeout=SECONDS, env={**os.environ, "PYTHONPATH": str(clone)}
         )
-        outcome, output = {0: "not seen"}.get(done.returncode, "seen"), done.stdout
+        outcome, output = {0: "not seen", 5: "no tests"}.get(done.returncode, "seen"), done.stdout
     except subprocess.TimeoutExpired:
         outcome, output = "seen: no end", ""
     finally:

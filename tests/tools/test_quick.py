@@ -52,6 +52,7 @@ KERNELS, FAMILY = "tests/implementations/_cuda", "tests/implementations/grid_gpu
         ("tests/results/test_statistics.py", ["tests/results/test_statistics.py"]),
         ("tests/helpers/samples.py", ["tests/helpers", "tests/run/test_discovery.py"]),
         ("tests/run/conftest.py", ["tests/run/test_discovery.py"]),
+        ("tests/helpers/data/sample.json", ["tests/helpers", "tests/run/test_discovery.py"]),
         ("docs/cli.md", ["tests/project"]),
         ("docs/report.schema.json", ["tests/project", "tests/reporting/test_schema.py"]),
         ("pyproject.toml", ["tests/frozen", "tests/project"]),
@@ -67,7 +68,7 @@ def inside(tests: list[str]) -> set[str]:
 
 
 def test_every_file_of_this_clone_has_tests() -> None:
-    tree, paths = quick.clone(), quick._git("ls-files")
+    tree, paths = quick.clone(), quick.git("ls-files")
     if not paths:
         pytest.skip("no clone")
     for path in paths:

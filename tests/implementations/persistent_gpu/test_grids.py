@@ -93,7 +93,7 @@ extern "C" void split(const unsigned* given, unsigned (*found)[2], int values) {
 
 @needs_compiler
 def test_two_parts_of_a_state_are_all_of_it() -> None:
-    library = Library(SPLITS, headers_of(*include_folders(kernel._NTILED_SOURCE))).load()
+    library = Library(SPLITS, headers_of(*include_folders(kernel._NTILED_SOURCE))).loaded
     exponents, below = torch.arange(512).view(-1, 1, 1) << 23, torch.arange(1 << 13)
     above = torch.tensor([0, 1, 2, 0x155, 0x200, 0x3FE, 0x3FF]).view(-1, 1) << 13
     bits = (exponents | above | below).flatten().to(torch.int32)
