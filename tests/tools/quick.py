@@ -21,6 +21,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("pytest_ecornn", "implementations", "suites")
 KERNELS = "tests/implementations/_cuda"
+TABLES = {"implementations/persistent_gpu/": "tests/implementations/test_persistent_kernels.py"}  # a family's table of kernels
 ALWAYS = ("tests/frozen/test_frozen.py",)
 OF_BUILD = ("tests/project", "tests/frozen")
 _TEXT = (".py", ".cu", ".cuh")
@@ -85,16 +86,17 @@ class Tree:
         return importers & self._tests
 
     def _mirrored(self, path: str) -> set[str]:
-        """The test file of a module, or else those of its package, or of the package that holds it."""
+        """The test file of a module, or else those of its package, or of the package that holds it; and its family's table."""
+        tables = {tests for folder, tests in TABLES.items() if path.startswith(folder)}
         parts = PurePosixPath(path.removeprefix("pytest_ecornn/")).with_suffix("").parts
         parts = parts[:-1] if parts[-1] == "__init__" else parts
         for end in range(len(parts), 0, -1):
             folder = "/".join(("tests", *parts[:end]))
             own = f"{folder.rpartition('/')[0]}/test_{parts[end - 1]}.py"
             if own in self._tests:
-                return {own}
+                return {own} | tables
             if tests := self._in(folder):
-                return tests
+                return tests | tables
         return {"tests/end_to_end/test_runs.py"}
 
     def _in(self, folder: str) -> set[str]:

@@ -8,6 +8,7 @@ the clone, this one unless given. In an older clone a fault is planted where the
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
 import random
@@ -53,6 +54,12 @@ def faults(line: str) -> Iterator[str]:
         yield f"{line[: match.start()]}{line[match.end() :]}"
 
 
+def _lines_of_strings(text: str) -> set[int]:
+    """Lines of Python, counted from 0, that a string of several covers."""
+    strings = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return {line for node in strings if node.end_lineno != node.lineno for line in range(node.lineno - 1, node.end_lineno or 0)}
+
+
 def draw(root: Path, seed: int, count: int) -> list[Fault]:
     """So many faults, by turns in kernels and in host code, each in a line that stands once in its file."""
     drawn, generator = list[Fault](), random.Random(seed)
@@ -64,10 +71,12 @@ def draw(root: Path, seed: int, count: int) -> list[Fault]:
     ]
     while len(drawn) < count:
         path = generator.choice(files[len(drawn) % 2])
-        lines = (root / path).read_text().splitlines(keepends=True)
-        possible = [(line, wrong) for line in lines if lines.count(line) == 1 for wrong in faults(line)]
+        text = (root / path).read_text()
+        lines, strings = text.splitlines(keepends=True), _lines_of_strings(text) if path.endswith(".py") else set[int]()
+        code = [line for number, line in enumerate(lines) if number not in strings and lines.count(line) == 1]
+        possible = [fault for line in code for wrong in faults(line) if (fault := Fault(path, line, wrong)) not in drawn]
         if possible:
-            drawn.append(Fault(path, *generator.choice(possible)))
+            drawn.append(generator.choice(possible))
     return drawn
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools import quick
-from tests.tools.quick import ROOT, Tree, select
+from tests.tools.quick import ROOT, TABLES, Tree, select
 
 FILES = {
     "pytest_ecornn/results/rows.py": "",
@@ -31,6 +31,7 @@ FILES = {
     "tests/run/items/test_items.py": "def test() -> None:\n    import pytest_ecornn.results.rows",
     "tests/implementations/_cuda/test_kernels.py": "",
     "tests/implementations/grid_gpu/test_host.py": "",
+    "tests/implementations/persistent_gpu/test_forms.py": "",
     "tests/implementations/test_scan_cpu.py": "",
     "tests/project/test_readme.py": 'TEXT = "docs/cli.md"',
     "tests/reporting/test_schema.py": 'SCHEMA = "report.schema.json"',
@@ -49,6 +50,7 @@ KERNELS, FAMILY = "tests/implementations/_cuda", "tests/implementations/grid_gpu
         ("implementations/grid_gpu/host.py", ["tests/implementations/grid_gpu/test_host.py"]),
         ("implementations/grid_gpu/kernels/forward.cu", [KERNELS, FAMILY]),
         ("implementations/_cuda/include/ecornn/ptx/mma.cuh", [KERNELS, FAMILY]),  # through another header
+        ("implementations/persistent_gpu/kernels/once.cu", [KERNELS, "tests/implementations/persistent_gpu", *TABLES.values()]),
         ("tests/results/test_statistics.py", ["tests/results/test_statistics.py"]),
         ("tests/helpers/samples.py", ["tests/helpers", "tests/run/test_discovery.py"]),
         ("tests/run/conftest.py", ["tests/run/test_discovery.py"]),
@@ -74,6 +76,7 @@ def test_every_file_of_this_clone_has_tests() -> None:
     for path in paths:
         for test in tree.tests_of(path):
             assert (ROOT / test).exists(), f"{path}: {test}"
+    assert set(TABLES.values()) < set(paths)
     assert [path for path in paths if path.startswith(quick.PRODUCT) and not tree.tests_of(path)] == []
 
 
