@@ -49,9 +49,12 @@ def _orders_of_threads(request: pytest.FixtureRequest) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Gives each process a temporary folder, and with it a machine lock, of its own: or all timed rows would queue in one line.
 
-    Tests that run without a GPU time too briefly, and judge too coarsely, to need the machine alone.
+    Tests that run without a GPU time too briefly, and judge too coarsely, to need the machine alone. Hypothesis draws the same
+    examples in each `make test`, so that their launches are remembered, and new ones in `make test-all`.
     """
     config.stash[_COUNTS] = Counter()
+    settings.register_profile("make test", derandomize=True)
+    settings.load_profile("default" if IS_TEST_ALL else "make test")
     if _has_gpu or (config.getoption("numprocesses", None) and not hasattr(config, "workerinput")):
         return  # a controller runs no test, and a worker's folder within its own would be too long for a socket's path
     folder, patch = tempfile.TemporaryDirectory(prefix="ecornn-", ignore_cleanup_errors=True), pytest.MonkeyPatch()
