@@ -1,11 +1,10 @@
-"""Rows of verified times, measured here on a CPU, and reports in parts that go on after one another."""
+"""Rows of verified times, measured here on a CPU."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -21,11 +20,10 @@ from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.case_times import CALLED, NOT_CALLED, REPLAYED, TIMING_MODES, Cell, TimedComparison
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED, measure_each
-from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
 from pytest_ecornn.system.gpus.lock import device_lock
 from pytest_ecornn.system.locking import MachineLock
 from pytest_ecornn.verification.verification import Candidate
-from tests.helpers.studies import SMALL, Outer
+from tests.helpers.studies import SMALL
 
 
 def test_a_row_is_verified_and_timed_in_turns() -> None:
@@ -121,49 +119,3 @@ def test_each_item_has_a_row_whatever_happens_to_it() -> None:
         "2", "0: ZeroDivisionError: integer division or modulo by zero", "3"
     ]  # fmt: skip
     assert list(measure_each([3], 0.0, row, lambda item, why: f"{item}: {why}")) == [f"3: {NOT_REACHED}"]
-
-
-def plan(labels: list[str], made: list[str]) -> ReportPlan:
-    """A part that goes on, over these labels, noting what it makes; and one that does not."""
-
-    def measure(deadline: float, earlier: Any = ()) -> Iterator[Outer]:
-        yield from earlier
-        for label in labels:
-            if label not in [row.label for row in earlier]:
-                made.append(label)
-                yield Outer(label, (1.0, 1.0, 1.0))
-
-    def other(deadline: float) -> Iterator[Outer]:
-        made.append("other")
-        yield Outer("other")
-
-    def render(rows: Any) -> str:
-        return ", ".join(row.label for row in rows)
-
-    parts = {
-        "first": Section(measure, render, 0.5, row=Outer, is_resumable=True), "second": Section(other, render, 0.5, row=Outer)
-    }  # fmt: skip
-    return ReportPlan("some", "Some", 1, parts, ("first", "second"), 10.0)
-
-
-def test_a_later_run_goes_on_after_an_earlier_one(tmp_path: Path) -> None:
-    made: list[str] = []
-    plan(["a", "b"], made).run(tmp_path / "one", 10.0, ["first", "second"])
-    file = tmp_path / "one/some.json"
-    written = json.loads(file.read_text())
-    written["rows"]["first"].append(asdict(Outer(NOT_REACHED)))  # what was not reached is not taken over
-    written["seconds"] = 90.0
-    del written["runs"]  # as in older reports
-    file.write_text(json.dumps(written))
-    plan(["a", "b", "c"], made).run(tmp_path / "two", 10.0, ["first"], file)
-    assert made == ["a", "b", "other", "c"]
-    text = (tmp_path / "two/some.md").read_text()
-    assert "\n\na, b, c\n\nother\n" in text
-    assert "with rows of 90 s before" in text
-
-
-def test_rows_of_another_version_are_not_taken_over(tmp_path: Path) -> None:
-    one = plan(["a"], [])
-    one.run(tmp_path, 10.0, ["first"])
-    with pytest.raises(ValueError, match="expected schema_version 2, got 1"):
-        replace(one, schema_version=2).run(tmp_path / "new", 10.0, ["first"], tmp_path / "some.json")

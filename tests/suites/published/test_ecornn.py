@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_ecornn.contract import Case, Implementation, Layer, Weights
+from pytest_ecornn.contract import Case, Layer, Weights
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import Graph, GraphArm
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.suites.published import ecornn
 from pytest_ecornn.suites.published.common import alternating, bars, case_times, launches, verified
 from pytest_ecornn.suites.published.common.launches import kind_of
@@ -25,7 +24,7 @@ from pytest_ecornn.suites.published.ecornn_parts.hit_rate import METRIC, HitRate
 from pytest_ecornn.system import machine
 from pytest_ecornn.verification.calls import Call
 from pytest_ecornn.verification.verification import Candidate
-from tests.helpers.studies import SMALL, cells_of, event, fake_clock
+from tests.helpers.studies import SMALL, Off, cells_of, event, implementations
 
 
 @pytest.mark.parametrize(
@@ -94,8 +93,8 @@ def test_a_trace_is_broken_down() -> None:
     assert launches.breakdown([]) == launches.Breakdown(0, 0, 0, 0, 0, 0, 0)
 
 
-def test_blocks_alternate_and_calls_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_clock(monkeypatch)
+@pytest.mark.usefixtures("fake_clock")
+def test_blocks_alternate_and_calls_rotate() -> None:
     made: list[str] = []
     first, second = (alternating.Arm([partial(made.append, f"{name}{k}") for k in range(2)], work=5) for name in "ab")
     alternating.measure_interleaved([first, second], rounds=2)
@@ -181,14 +180,6 @@ def test_the_report_is_written_whole(tmp_path: Path) -> None:
     assert ecornn.PAPER_COLUMN in (tmp_path / "new/ecornn.md").read_text()
 
 
-class Off(ReferenceLoop):
-    """The loop, its output a little off."""
-
-    def build(self, case: Case, weights: Weights) -> Layer:
-        layer = super().build(case, weights)
-        return lambda *given: (layer(*given)[0] * 1.001, layer(*given)[1])
-
-
 class Broken(ReferenceLoop):
     """A layer that cannot be built."""
 
@@ -197,8 +188,7 @@ class Broken(ReferenceLoop):
 
 
 def test_only_what_is_right_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    kinds: dict[str, type[Implementation]] = {"sequential": ReferenceLoop, "off": Off, "broken": Broken}
-    found = {name: ImplementationInfo(name, kind, Path(name)) for name, kind in kinds.items()}
+    found = implementations(sequential=ReferenceLoop, off=Off, broken=Broken)
     monkeypatch.setattr(verified, "_found", lambda: found)
     prepared = verified.prepared(SMALL, ["sequential", "off", "broken", "cudnn"])
     assert list(prepared) == ["sequential", "off", "broken", "cudnn"]

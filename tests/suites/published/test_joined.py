@@ -40,21 +40,25 @@ def labels(rows: Sequence[Any]) -> str:
     return ", ".join(row.label for row in rows)
 
 
-PLAN = ReportPlan(
-    "some",
-    "Some",
-    1,
-    {
-        "times": Section(measure, labels, 0.5, row=Outer, is_resumable=True, groups=tuple(GROUPS), is_sharded=True),
-        "other": Section(other, labels, 0.5, row=Outer),
-    },
-    ("times", "other"),
-    10.0,
-)
+TIMES = Section(measure, labels, 0.9, row=Outer, is_resumable=True, groups=tuple(GROUPS), is_sharded=True)
+OTHER_PART = Section(other, labels, 0.1, row=Outer)
+PLAN = ReportPlan("some", "Some", 1, {"times": TIMES, "other": OTHER_PART}, ("times", "other"), 10.0)
 
 
-def files(folders: Sequence[Path]) -> list[Path]:
-    return [folder / "some.json" for folder in folders]
+@pytest.fixture(autouse=True)
+def _without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parted, "exit_code", lambda program, measure: measure() or 0)
+
+
+def command(folder: Path, *arguments: str) -> Path:
+    assert PLAN.main("", ["--output", str(folder), *arguments]) == 0
+    return folder
+
+
+def joined(into: Path, *folders: Path) -> dict[str, list[str]]:
+    """Labels of what was joined."""
+    PLAN.joined([folder / "some.json" for folder in folders]).write(into)
+    return labels_of(into)
 
 
 def ran(folder: Path, *parts: str, run: Run | None = None, resumed: Path | None = None, **changed: Any) -> Path:
@@ -70,67 +74,78 @@ def read(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_part_is_measured_by_groups(tmp_path: Path) -> None:
-    ran(tmp_path / "one", "long")
-    assert labels_of(tmp_path / "one") == {"times": ["c"]}
-    ran(tmp_path / "whole", "times", "long")
-    assert labels_of(tmp_path / "whole") == {"times": ["a", "b", "c"]}
-    ran(tmp_path / "more", "short", resumed=tmp_path / "one/some.json")
-    assert labels_of(tmp_path / "more") == {"times": ["c", "a", "b"]}
-
-
 def labels_of(folder: Path) -> dict[str, list[str]]:
     return {name: [row["label"] for row in rows] for name, rows in read(folder)["rows"].items()}
 
 
-def test_the_command_takes_groups_and_joins_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parted, "exit_code", lambda program, measure: measure() or 0)
-    for parts in (["short", "other"], ["long"]):
-        assert PLAN.main("", ["--output", str(tmp_path / parts[0]), "--parts", *parts]) == 0
-    monkeypatch.undo()
-    PLAN.joined([tmp_path / "short/some.json", tmp_path / "long/some.json"]).write(tmp_path / "all")
-    assert labels_of(tmp_path / "all") == {"times": ["a", "b", "c"], "other": ["d"]}
+def test_a_part_is_measured_by_groups(tmp_path: Path) -> None:
+    assert labels_of(ran(tmp_path / "one", "long")) == {"times": ["c"]}
+    assert labels_of(ran(tmp_path / "whole", "times", "long")) == {"times": ["a", "b", "c"]}
+
+
+def test_the_command_takes_groups_and_joins(tmp_path: Path) -> None:
+    folders = [command(tmp_path / parts[0], "--parts", *parts) for parts in (["short", "other"], ["long"])]
+    assert joined(tmp_path / "all", *folders) == {"times": ["a", "b", "c"], "other": ["d"]}
 
 
 @pytest.mark.parametrize("file", [[], ["first/some.json"]])
-def test_the_command_goes_on_after_an_earlier_run(file: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parted, "exit_code", lambda program, measure: measure() or 0)
-    folders = [tmp_path / "first", tmp_path / ("second" if file else "first")]
-    assert PLAN.main("", ["--output", str(folders[0]), "--parts", "short"]) == 0
-    again = ["--output", str(folders[1]), "--parts", "long", "--resume", *(str(tmp_path / one) for one in file)]
-    assert PLAN.main("", again) == 0
-    assert labels_of(folders[1]) == {"times": ["a", "b", "c"]}
+def test_the_command_goes_on_after_an_earlier_run(file: list[str], tmp_path: Path) -> None:
+    command(tmp_path / "first", "--parts", "short")
+    last = tmp_path / ("second" if file else "first")
+    command(last, "--parts", "long", "--resume", *(str(tmp_path / one) for one in file))
+    assert labels_of(last) == {"times": ["a", "b", "c"]}
 
 
-def test_shards_share_out_a_part_and_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parted, "exit_code", lambda program, measure: measure() or 0)
-    folders = [tmp_path / str(number) for number in (1, 2, 3)]
-    for number, folder in enumerate(folders, 1):
-        assert PLAN.main("", ["--output", str(folder), "--parts", "times", "--shard", f"{number}/3"]) == 0
+def test_a_report_of_an_older_version_is_gone_on_with(tmp_path: Path) -> None:
+    file = ran(tmp_path / "one", "long", seconds=90.0) / "some.json"
+    file.write_text(json.dumps({name: value for name, value in read(file.parent).items() if name != "runs"}))
+    ran(tmp_path / "two", "short", resumed=file)
+    assert labels_of(tmp_path / "two") == {"times": ["c", "a", "b"]}
+    assert "with rows of 90 s before" in (tmp_path / "two/some.md").read_text()
+
+
+def test_shards_share_out_a_part_and_are_joined(tmp_path: Path) -> None:
+    folders = [command(tmp_path / str(n), "--parts", "times", "--shard", f"{n}/3") for n in (1, 2, 3)]
     shared = [labels_of(folder)["times"] for folder in folders]
     assert sorted(chain.from_iterable(shared)) == ["a", "b", "c"]
     assert sum(map(bool, shared)) > 1
     assert [run["shard"] for folder in folders for run in read(folder)["runs"]] == ["1/3", "2/3", "3/3"]
-    PLAN.joined(files(folders)).write(tmp_path / "all")
-    assert sorted(labels_of(tmp_path / "all")["times"]) == ["a", "b", "c"]
+    assert sorted(joined(tmp_path / "all", *folders)["times"]) == ["a", "b", "c"]
 
 
-def test_what_has_no_cases_is_not_sharded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        PLAN.main("", ["--output", str(tmp_path), "--shard", "1/2"])
-    assert "--shard: expected parts that have cases to share, got other" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        PLAN.main("", ["--output", str(tmp_path), "--parts", "times", "--shard", "3/2"])
-    assert "argument --shard: expected I/N, I from 1 to N, got 3/2" in capsys.readouterr().err
-
-
-def test_a_report_that_is_not_there_is_said_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--parts", "speed"], "invalid choice: 'speed'"),
+        (["--shard", "1/2"], "--shard: expected parts that have cases to share, got other"),
+        (["--parts", "times", "--shard", "3/2"], "argument --shard: expected I/N, I from 1 to N, got 3/2"),
+        (["--resume"], "some: error: FOLDER/some.json: cannot be read (No such file"),
+    ],
+)
+def test_arguments_that_cannot_be_followed_are_refused(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(parted, "exit_code", lambda program, measure: measure() or 0)
     with pytest.raises(SystemExit):
-        PLAN.main("", ["--output", str(tmp_path / "all"), "--resume"])
-    assert f"some: error: {tmp_path}/all/some.json: cannot be read (No such file" in capsys.readouterr().err
+        command(tmp_path, *arguments)
+    assert said.replace("FOLDER", str(tmp_path)) in capsys.readouterr().err
+
+
+def test_what_a_part_leaves_of_its_time_is_the_next_ones() -> None:
+    running = replace(PLAN, parts={"other": OTHER_PART, "times": TIMES})
+    assert running.deadlines(100.0, 60.0, ["times", "other"]) == {"other": pytest.approx(106.0), "times": pytest.approx(160.0)}
+    assert list(PLAN.deadlines(0.0, 1.0, ["other", "times"])) == ["times", "other"]
+
+
+def test_a_part_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
+    def failing(deadline: float) -> Iterator[Outer]:
+        yield Outer("d")
+        raise RuntimeError("no memory | left")
+
+    parts = {"other": replace(OTHER_PART, measure=failing), "times": TIMES}
+    replace(PLAN, parts=parts).run(tmp_path, 10.0, list(parts))
+    said = "\n\na, b, c\n\nd\n\nThe part on other ended early: RuntimeError: no memory &#124; left.\n"
+    assert said in (tmp_path / "some.md").read_text()
+    assert read(tmp_path)["ended"] == {"other": "RuntimeError: no memory | left"}
 
 
 @pytest.mark.parametrize(
@@ -155,8 +170,7 @@ def test_what_is_no_report_is_refused_in_one_line(changed: Any, said: str, tmp_p
 
 
 def test_a_joined_report_says_what_was_measured_apart(tmp_path: Path) -> None:
-    folders = [ran(tmp_path / "one", "short", "other", run=ONE), ran(tmp_path / "two", "long", run=OTHER)]
-    PLAN.joined(files(folders)).write(tmp_path / "all")
+    joined(tmp_path / "all", ran(tmp_path / "one", "short", "other", run=ONE), ran(tmp_path / "two", "long", run=OTHER))
     text = (tmp_path / "all/some.md").read_text()
     assert "\n\na, b, c\n\nd\n" in text
     apart = "measured apart at the same time by 2 processes on 2 GPUs: short, other; long"
@@ -168,8 +182,7 @@ def test_a_joined_report_says_what_was_measured_apart(tmp_path: Path) -> None:
 def test_what_both_took_over_is_joined_once(tmp_path: Path) -> None:
     first = ran(tmp_path / "first", "other", run=Run(["other"], 90.0, 10.0, "x")) / "some.json"
     folders = [ran(tmp_path / group, group, resumed=first) for group in GROUPS]
-    PLAN.joined(files(folders)).write(tmp_path / "all")
-    assert labels_of(tmp_path / "all") == {"times": ["a", "b", "c"], "other": ["d"]}
+    assert joined(tmp_path / "all", *folders) == {"times": ["a", "b", "c"], "other": ["d"]}
     assert [run["parts"] for run in read(tmp_path / "all")["runs"]] == [["other"], ["short"], ["long"]]
     assert "with rows of 90 s before" in (tmp_path / "all/some.md").read_text()
 
@@ -179,12 +192,12 @@ def test_what_one_has_not_measured_is_the_other_s(why: str, tmp_path: Path) -> N
     late = [asdict(Outer("a", (1.0, 1.0, 1.0))), asdict(Outer("c", inner={why: Inner(Ratio(1.0, 1.0, 1.0), [])}))]
     one, two = ran(tmp_path / "one", "short", rows={"times": late}, ended={"times": "cut"}), ran(tmp_path / "two", "long")
     for folders in ([one, two], [two, one]):
-        PLAN.joined(files(folders)).write(tmp_path / "all")
+        joined(tmp_path / "all", *folders)
         assert {row["label"]: row["time_us"] for row in read(tmp_path / "all")["rows"]["times"]} == {
             "a": [1.0] * 3, "c": [1.0] * 3
         }  # fmt: skip
         assert "The part on times ended early: cut." in (tmp_path / "all/some.md").read_text()
-    PLAN.joined(files([one])).write(tmp_path / "alone")
+    joined(tmp_path / "alone", one)
     assert why in json.dumps(read(tmp_path / "alone")["rows"])
 
 
@@ -233,29 +246,23 @@ def test_the_row_that_lacks_less_stays(earlier: Outer, later: Outer, kept: float
     assert row["time_us"][0] == kept
 
 
-def test_other_figures_of_one_row_are_not_joined(tmp_path: Path) -> None:
-    others = {"times": [asdict(Outer("c", (2.0, 2.0, 2.0)))]}
-    folders = [ran(tmp_path / "one", "long"), ran(tmp_path / "two", "long", rows=others)]
-    with pytest.raises(ValueError, match=r"two/some\.json, times: c has other figures"):
-        PLAN.joined(files(folders)).write(tmp_path / "all")
-    assert not (tmp_path / "all").exists()
-
-
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"machine": {"commit": "beef"}}, "commit: .* and beef"),
-        ({"machine": {"cores": 999}}, r"cores: \d+ and 999"),
-        ({"allocator": "jemalloc"}, "allocator: .* and jemalloc"),
+        ({"machine": {"commit": "beef"}}, r" .* expected \(as in .*one/some\.json\) and found: commit: .* and beef$"),
+        ({"machine": {"cores": 999}}, r" .* expected \(as in .*one/some\.json\) and found: cores: \d+ and 999$"),
+        ({"allocator": "jemalloc"}, r" .* expected \(as in .*one/some\.json\) and found: allocator: .* and jemalloc$"),
+        ({"rows": {"times": [asdict(Outer("c", (2.0, 2.0, 2.0)))]}}, ", times: c has other figures"),
     ],
 )
 def test_what_was_made_otherwise_is_not_joined(changed: dict[str, Any], said: str, tmp_path: Path) -> None:
-    one, two = ran(tmp_path / "one", "short"), ran(tmp_path / "two", "long")
+    one, two = ran(tmp_path / "one", "times"), ran(tmp_path / "two", "long")
     written = read(two)
     merged = {name: {**written[name], **new} if isinstance(new, dict) else new for name, new in changed.items()}
     (two / "some.json").write_text(json.dumps({**written, **merged}))
-    with pytest.raises(ValueError, match=rf"two/some\.json .* expected \(as in .*one/some\.json\) and found: {said}$"):
-        PLAN.joined(files([one, two])).write(tmp_path / "all")
+    with pytest.raises(ValueError, match=rf"two/some\.json{said}"):
+        joined(tmp_path / "all", one, two)
+    assert not (tmp_path / "all").exists()
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from pytest_ecornn.suites.published.persistent_parts import (
 )
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.verification import Candidate
-from tests.helpers.studies import cells_of, fake_clock
+from tests.helpers.studies import cells_of
 
 
 def test_the_mean_of_ratios_has_the_mean_of_their_bounds() -> None:
@@ -186,8 +186,8 @@ def test_without_flashrnn_the_part_says_why() -> None:
     assert "- flashrnn, training: needs flashrnn (pip install pytest-ecornn\\[peers\\])" in text
 
 
+@pytest.mark.usefixtures("fake_clock")
 def test_both_are_timed_and_theirs_also_beyond_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_clock(monkeypatch)
     names = ("torch_cpu", "sequential")
     own = Case(cell="lstm", steps=3, batch=2, hidden_size=5, mode="training")
     monkeypatch.setattr(persistent_flashrnn, "OURS", names[0])

@@ -1,37 +1,38 @@
-"""The published scans measured again: everything but the measuring itself, which takes a GPU."""
+"""The published scans measured again: everything but the measuring itself, which takes a GPU; peers are made up."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract import Case, Implementation, Layer, Weights, cells
+from pytest_ecornn.contract import MODES, Case, Implementation, Weights, cells
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.run.discovery import ImplementationInfo
-from pytest_ecornn.suites.published import scan
 from pytest_ecornn.suites.published.common import bars, item_rows, verified
-from pytest_ecornn.suites.published.common.parted import Section
 from pytest_ecornn.suites.published.scan_parts import (
+    peer_times,
+    peer_ways,
     scan_bandwidth,
     scan_errors,
     scan_judge,
+    scan_layer,
+    scan_peer_tables,
     scan_peers,
     scan_times,
 )
+from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD, OURS, Variant
 from pytest_ecornn.suites.published.scan_parts.scan_judge import LongScanVerifier, sampled, states
 from pytest_ecornn.verification.verification import Candidate, expected
-from tests.helpers.studies import cells_of
+from tests.helpers.studies import Off, cells_of, event, implementations
 
+pytestmark = pytest.mark.usefixtures("fake_clock")
 SCANS = ("mingru", "mingru_positive", "minlstm", "minlstm_positive")
 
 
@@ -60,14 +61,6 @@ def test_a_sample_is_of_the_same_channels_of_every_gate() -> None:
     assert sampled(x, torch.tensor([1, 4]), hidden=6).flatten().tolist() == [1, 4, 7, 10]
 
 
-class Off(ReferenceLoop):
-    """The loop, its output a little off."""
-
-    def build(self, case: Case, weights: Weights) -> Layer:
-        layer = super().build(case, weights)
-        return lambda *given: (layer(*given)[0] * 1.00001, layer(*given)[1])
-
-
 LONG = Case(cell="minlstm", steps=40, batch=1, hidden_size=2, batch_first=True, projected=True)
 
 
@@ -80,7 +73,7 @@ def test_long_cases_are_judged_by_a_plain_loop(
     monkeypatch.setattr(Candidate, "verify", lambda candidate: [asked.append(candidate), verify(candidate)][1])
     monkeypatch.setattr(scan_judge, "MAX_HARNESS_STEPS", 39 if is_long else 40)
     judge = LongScanVerifier(expected(LONG).problem, "cpu")
-    _, comparisons = judge.build(ImplementationInfo("one", kind, Path("one")), LONG)
+    _, comparisons = judge.build(implementations(one=kind)["one"], LONG)
     assert len(asked) == (kind is Off and not is_long)
     assert {one.status for one in comparisons} == statuses
     assert [one.tensor for one in comparisons] == ["output", "final h"]
@@ -113,18 +106,9 @@ def test_a_bar_holds_where_the_whole_interval_reaches_it(
 # Times.
 
 
-def times_row(cell: str, steps: int) -> scan_times.Row:
-    """scan_cpu 30 times as long as scan_gpu."""
-    samples = {"scan_cpu": [3e3] * 8, "scan_gpu": [100.0] * 8}
-    reasons = {"sequential": "-", "scan_gpu_log": "absent from this version", "scan_torch": verified.WRONG}
-    return scan_times.row(cell, steps, samples, reasons)
-
-
 def test_times_are_of_what_is_right_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds: dict[str, type[Implementation]] = {"sequential": ReferenceLoop, "scan_cpu": ReferenceLoop, "scan_gpu": Off}
-    monkeypatch.setattr(
-        verified, "_found", lambda: {name: ImplementationInfo(name, kind, Path(name)) for name, kind in kinds.items()}
-    )
+    found = implementations(sequential=ReferenceLoop, scan_cpu=ReferenceLoop, scan_gpu=Off)
+    monkeypatch.setattr(verified, "_found", lambda: found)
     monkeypatch.setattr(scan_times, "_SECONDS", 0.01)
     mingru, minlstm = scan_times.measure(time.monotonic() + 100, "cpu", steps=[5])
     assert (mingru.label, minlstm.label) == ("mingru, 5 steps", "minlstm, 5 steps")
@@ -132,9 +116,17 @@ def test_times_are_of_what_is_right_and_runs(monkeypatch: pytest.MonkeyPatch) ->
     assert mingru.cells["scan_gpu"].reason == verified.WRONG
     assert mingru.cells["scan_torch"].reason == "absent from this version"
     assert mingru.cpu_over_gpu is None
+    samples = dict.fromkeys((*scan_times.TIMED, *scan_times.LOGARITHMIC), [100.0] * 8) | {"scan_cpu": [3e3] * 8}
+    both = scan_times.row("minlstm", 256, samples, {}).cpu_over_gpu
+    assert both
+    assert both.ratio == pytest.approx(30)
 
 
 # Errors.
+
+
+def broken(x: Tensor) -> Tensor:
+    raise RuntimeError("no kernel image\nis available")
 
 
 def test_errors_are_relative_to_float64() -> None:
@@ -142,9 +134,6 @@ def test_errors_are_relative_to_float64() -> None:
         exact = states(x, scan_errors.CELL)
         exact[0, 0, 0] += 0.01 * exact.max()
         return exact
-
-    def broken(x: Tensor) -> Tensor:
-        raise RuntimeError("no kernel image\nis available")
 
     ways: dict[str, Callable[[Tensor], Tensor]] = {
         "exact": lambda x: states(x, scan_errors.CELL),
@@ -172,6 +161,309 @@ def test_errors_say_what_this_version_or_machine_lacks() -> None:
     assert scan_errors.render([]).startswith("## Errors")
 
 
+# Beside a copy.
+
+
+def fake_ops(share: float = 1.0) -> tuple[scan_bandwidth.Forward, scan_bandwidth.Forward]:
+    """scan_gpu's, by the reference; the backward's result times `share`."""
+
+    def forward(x: Tensor, bias: None, first: None, *how: Any) -> tuple[Tensor, Tensor]:
+        output = states(x, how[2]).to(x.dtype)
+        return output, output[:, -1]
+
+    def backward(x: Tensor, bias: None, first: None, output: Tensor, d_output: Tensor, d_final: Tensor, *how: Any) -> Any:
+        wide = x.double().requires_grad_()
+        with torch.enable_grad():
+            given = torch.autograd.grad(states(wide, how[2]), wide, d_output.double())
+        return (given[0] * share).to(x.dtype), d_final
+
+    return forward, backward
+
+
+COPIED = scan_bandwidth.Shape("minlstm", 2, 9, 5, "float32", False, None)
+
+
+def test_the_fewest_bytes_are_counted_each_way_and_every_shape_of_a_bar_is_measured() -> None:
+    found = [str(shape) for shape in scan_bandwidth.shapes() if shape.bar]
+    assert len(found) == len(set(found)) == 2 + 2 + 3 * 4
+    assert COPIED.bytes == (3 + 1) * 2 * 9 * 5 * 4
+    assert replace(COPIED, is_backward=True, dtype="bfloat16").bytes == (2 * 3 + 2) * 2 * 9 * 5 * 2
+
+
+@pytest.mark.parametrize("is_backward", [False, True])
+@pytest.mark.parametrize("cell", ["mingru", "minlstm"])
+def test_a_scan_that_is_timed_is_right(cell: str, is_backward: bool) -> None:
+    shape = replace(COPIED, cell=cell, is_backward=is_backward)
+    made = scan_bandwidth.make_scan(shape, "cpu", *fake_ops())
+    with torch.no_grad():
+        made.run()
+        assert made.error() < 1e-6
+    if is_backward:
+        wrong = scan_bandwidth.make_scan(shape, "cpu", *fake_ops(1.01))
+        wrong.run()
+        assert wrong.error() == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_copy_moves_as_many_bytes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan_bandwidth, "_PIECE_BYTES", 16)
+    sizes: list[int] = []
+    copy_into = Tensor.copy_
+    monkeypatch.setattr(Tensor, "copy_", lambda self, other: [sizes.append(other.nbytes), copy_into(self, other)])
+    scan_bandwidth.make_copy(80, "cpu")()
+    assert sizes == [16, 16, 8]
+
+
+@pytest.mark.parametrize("share", [1.0, 1.01])
+def test_only_scans_that_are_right_when_replayed_have_a_share(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = replace(COPIED, is_backward=True)
+    monkeypatch.setattr(scan_bandwidth, "_ops", lambda: fake_ops(share))
+    monkeypatch.setattr(scan_bandwidth, "Replay", lambda call: call)
+    monkeypatch.setattr(scan_bandwidth, "shapes", lambda: [shape])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=shape.bytes))
+    (row,) = scan_bandwidth.measure(time.monotonic() + 100, "cpu")
+    assert row.share == (Ratio(1.0, 1.0, 1.0) if share == 1 else None)
+    assert row.reason == ("" if share == 1 else "wrong: error 1.0e-02")
+
+
+# The whole layer.
+
+
+def whole_layer(training: bool) -> scan_layer.LayerWithProjections:
+    case = Case(cell="mingru", steps=6, batch=2, hidden_size=4, batch_first=True, projected=True)
+    return scan_layer.LayerWithProjections(ReferenceLoop().build(case, Weights({})), (2, 6, 4), training, "cpu")
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_outputs_at_once_and_step_by_step_are_the_same(training: bool) -> None:
+    whole = whole_layer(training)
+    assert whole.difference() < 1e-5
+    found = whole.call("one product")
+    assert [tuple(one.shape) for one in found] == [(2, 6, 4), (2, 6, 4), (8, 4), (4, 4)][: 4 if training else 1]
+
+
+def test_a_projection_that_computes_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(scan_layer.PROJECTIONS, "a product a step", lambda states, weight: states @ weight)
+    assert whole_layer(training=False).difference() > scan_layer._LIMIT
+
+
+def test_a_layer_is_profiled_with_either_projection(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[Tensor, ...]] = []
+
+    def profiled(call: Callable[[], Any]) -> list[dict[str, Any]]:
+        made.append(call())
+        return [event("kernel", "scan_forward", 0, 4), event("kernel", "sgemm", 4, 6)]
+
+    monkeypatch.setattr(scan_layer, "profiled", profiled)
+    monkeypatch.setattr(scan_layer, "IMPLEMENTATION", "scan_cpu")
+    monkeypatch.setattr(scan_layer, "STEPS", 5)
+    rows = list(scan_layer.measure(time.monotonic() + 100, "cpu"))
+    assert [row.label for row in rows] == [f"{mode}, {name}" for mode in MODES for name in scan_layer.PROJECTIONS]
+    assert [len(one) for one in made] == [1, 1, 4, 4]
+    assert {(row.found.scan_us, row.found.product_us) for row in rows if row.found} == {(4.0, 6.0)}
+
+
+# Beside peers.
+
+
+PEERS = scan_peers.Shape("mingru", 2, 30, 40, "float32")
+
+
+def state_of(x: Tensor) -> Tensor:
+    return states(x, PEERS.cell).to(x.dtype)
+
+
+def transposed(x: Tensor) -> Tensor:
+    """[B, G*H, T] -> [B, H, T]."""
+    return state_of(x.transpose(1, 2)).transpose(1, 2)
+
+
+OWN, TRANSPOSED = Variant(OURS, BTD, state_of), Variant("transposed", BCT, transposed)
+
+
+def judged(*ways: Variant) -> scan_peers.Row:
+    return scan_peers._row(PEERS, ways, deadline=0.0, device="cpu")
+
+
+def test_peers_are_judged_and_timed_each_in_its_layout() -> None:
+    ways = [
+        OWN,
+        TRANSPOSED,
+        Variant("off", BTD, lambda x: state_of(x) * 1.001),
+        Variant("spends wrongly", BTD, state_of, overwriting_call=lambda x: state_of(x) * 1.001),
+        Variant("broken", BTD, broken),
+        Variant("absent", BTD, reason="absent from this version"),
+        Variant("compiled", BTD, state_of, is_compiled=True),
+    ]
+    row = judged(*ways)
+    assert list(row.figures) == [way.name for way in ways]
+    right = row.figures["transposed"]
+    assert right.is_right
+    assert right.error < 1e-6
+    assert right.over_ours[scan_peers.CALLED] == Ratio(1.0, 1.0, 1.0)
+    assert right.not_replayed  # there is no GPU to replay on
+    assert row.figures["off"].is_right is False
+    assert row.figures["spends wrongly"].is_right is False
+    assert row.figures["off"].error == pytest.approx(1e-3, rel=0.1)
+    reasons = [row.figures[name].reason for name in ("broken", "absent", "compiled")]
+    assert reasons == ["RuntimeError: no kernel image", "absent from this version", item_rows.NOT_REACHED]
+
+
+class FakeCapturing:
+    """Graphs that call again."""
+
+    def __init__(self, device: str):
+        pass
+
+    def warm_up(self, call: Callable[[], Any]) -> None:
+        call()
+
+    def capture(self, call: Callable[[], Any]) -> tuple[Any, Any]:
+        return SimpleNamespace(replay=call), call()
+
+
+def test_peers_are_replayed_in_pairs_and_the_hosts_time_stands_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_times, "GraphCapture", FakeCapturing)
+    monkeypatch.setattr(peer_times.clocks, "for_device", lambda device: SimpleNamespace(host_us=lambda calls: 7.0 * len(calls)))
+    row = judged(OWN, TRANSPOSED)
+    assert {name: one.not_replayed for name, one in row.figures.items()} == {OURS: "", "transposed": ""}
+    assert row.figures[OURS].time_us[scan_peers.REPLAYED]
+    assert row.figures["transposed"].over_ours[scan_peers.REPLAYED] == Ratio(1.0, 1.0, 1.0)
+    assert "graph replay | 1.00" in (text := scan_peer_tables.render([row]))
+    assert {one.host_us for one in row.figures.values()} == {6300.0}  # of 900 calls, a block
+    assert cells_of(text, "transposed")[0][3] == "6,300"
+
+
+def test_memory_is_of_calls_that_may_spend_what_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[str, bool]] = []
+
+    def noted(name: str) -> Callable[[Tensor], Tensor]:
+        def call(x: Tensor) -> Tensor:
+            given.append((name, x.is_leaf))
+            return state_of(x)
+
+        return call
+
+    def peak_bytes(call: Callable[[], Any], device: str) -> int:
+        given.clear()
+        output, gradient = call()
+        assert output.shape == (2, 30, 40)
+        assert gradient.shape == (2, 30, 80)
+        return 1000 * len(peaks.setdefault(given[0][0], given.copy()))
+
+    peaks: dict[str, list[tuple[str, bool]]] = {}
+    monkeypatch.setattr(scan_peers.memory, "peak_bytes", peak_bytes)
+    row = judged(Variant(OURS, BTD, noted("kept"), overwriting_call=noted("spent")), Variant("peer", BTD, noted("peer")))
+    assert peaks == {"spent": [("spent", False)], "peer": [("peer", False)]}
+    assert row.figures[OURS].peak_bytes == 1000
+
+
+def test_a_peak_stands_over_the_least_that_anybody_can_hold() -> None:
+    row = peers_row(10, a=figures(BTD, 300, 3 * 10 * 2 * 40 * 3 * 4))  # values: steps, sequences, channels; G + 1 of four bytes
+    assert cells_of(scan_peer_tables.render([row]), "a")[0][-2] == "3.00"
+
+
+def test_scan_gpu_spends_only_what_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(
+        peer_ways, "import_optional", lambda module, name: lambda *arguments: given.append(arguments[-1]) or arguments
+    )
+    way = peer_ways.ours("mingru")
+    assert way.call is not None
+    assert way.overwriting_call is not None
+    way.call(torch.zeros(1))
+    way.overwriting_call(torch.zeros(1))
+    assert given == [False, True]
+
+
+def test_without_scan_gpu_peers_have_times_without_ratios() -> None:
+    row = judged(Variant(OURS, BTD, reason="absent"), Variant("peer", BTD, state_of))
+    peer = row.figures["peer"]
+    assert peer.time_us[scan_peers.CALLED]
+    assert (peer.over_ours, peer.not_replayed) == ({}, "there is no scan_gpu to compare with")
+    assert cells_of(scan_peer_tables.render([row]), "peer")[0][2] == "-"
+
+
+def test_long_peers_have_an_error_without_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan_peers, "_LONGEST_JUDGED", 20)
+    ours = judged(OWN).figures[OURS]
+    assert ours.is_right is None
+    assert 0 < ours.error < 1e-6
+
+
+def test_every_kernel_of_a_peer_is_a_way_eager_and_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One package has two kernels, the other is absent."""
+    calls: list[tuple[Any, ...]] = []
+
+    class Parts:
+        def __init__(self, layout: str):
+            self._layout = layout
+
+        def __call__(self, x: Tensor, first: None, cell: str, kernel: str, bias: None) -> None:
+            calls.append((self._layout, first, cell, kernel, bias))
+
+        def compiled(self) -> Any:
+            return Parts(f"compiled {self._layout}")
+
+    def fetched(module: str, name: str) -> Any:
+        if module.endswith("_linear_attention"):
+            raise item_rows.Unavailable("absent from this version")
+        return ("warp", "triton") if name == "KERNELS" else Parts(name)
+
+    monkeypatch.setattr(peer_ways, "import_optional", fetched)
+    ways = list(peer_ways.peers("minlstm"))
+    names = [f"accelerated-scan {kernel}, {layout}" for layout in (BTD, BCT) for kernel in ("warp", "triton")]
+    assert [way.name for way in ways] == [
+        *names, f"flash-linear-attention, {BTD}", *(f"{name}, compiled" for name in names)
+    ]  # fmt: skip
+    assert [way.is_compiled for way in ways] == [False] * 5 + [True] * 4
+    assert ways[4].reason == "absent from this version"
+    for way in ways[:4] + ways[5:]:
+        assert way.call is not None
+        way.call(torch.zeros(1))
+    layouts = ("BTD", "BCT", "compiled BTD", "compiled BCT")
+    assert calls == [(layout, None, "minlstm", kernel, None) for layout in layouts for kernel in ("warp", "triton")]
+
+
+def figures(
+    layout: str, time_us: float, peak: int, is_right: bool | None = True, ours_us: float = 100.0
+) -> scan_peers.VariantResult:
+    ratio = Ratio(time_us / ours_us, 0.99 * time_us / ours_us, 1.01 * time_us / ours_us)
+    of_each = {scan_peers.CALLED: ratio}
+    return scan_peers.VariantResult(layout, "", 1e-7, is_right, peak, {scan_peers.CALLED: (time_us,) * 3}, of_each)
+
+
+def peers_row(steps: int, **peers: scan_peers.VariantResult) -> scan_peers.Row:
+    own = replace(figures(BTD, 100.0, 1000), over_ours={})
+    return scan_peers.Row(replace(PEERS, steps=steps), {OURS: own, **peers})
+
+
+def test_bars_are_of_the_best_peer_that_is_right() -> None:
+    rows = [
+        peers_row(
+            1, a=figures(BTD, 300, 9000), b=figures(BTD, 400, 3000), c=figures(BCT, 150, 4000), d=figures(BTD, 50, 1, False)
+        ),
+        peers_row(2, a=figures(BTD, 900, 9000), c=figures(BCT, 600, 5000, None)),
+    ]
+    text = scan_peer_tables.render(rows)
+    called = f"best {BTD} peer's time over scan_gpu's, as called"
+    assert cells_of(text, called) == [[called, "3.00 [2.97, 3.03]", rows[0].label, "at least 2.5", "yes"]]
+    (_, ratio, where, bar, holds) = cells_of(text, f"best {BCT} peer's time over scan_gpu's, as called")[0]
+    assert (ratio, where, bar, holds) == ("1.50 [1.49, 1.51]", rows[0].label, "at least 1.6", "no")
+    assert cells_of(text, "the same, geometric mean of 2")[0][1:] == ["3.00 [2.97, 3.03]", "-", "at least 2", "yes"]
+    assert cells_of(text, "thriftiest peer's peak memory over scan_gpu's")[0][1] == "3.00"
+    assert cells_of(text, "d")[0][-1] == "**1.0e-07**"
+    assert "replay" not in text.partition("### Bars")[2]
+
+
+def test_no_bar_is_of_a_scan_gpu_that_is_wrong() -> None:
+    row = peers_row(1, a=figures(BTD, 300, 9000))
+    wrong = scan_peers.Row(row.shape, {**row.figures, OURS: replace(row.figures[OURS], is_right=False)})
+    assert scan_peer_tables.best_ratio(row, BTD, scan_peers.CALLED) == Ratio(3.0, 2.97, 3.03)
+    assert scan_peer_tables.best_ratio(wrong, BTD, scan_peers.CALLED) is None
+    assert scan_peer_tables.memory_ratio(wrong) is None
+    assert "### Bars" not in scan_peer_tables.render([wrong])
+
+
 # All parts.
 
 
@@ -184,45 +476,6 @@ def test_a_row_that_fails_says_why_and_the_others_go_on(module: Any, monkeypatch
     rows = list(module.measure(time.monotonic() + 100))
     assert len(rows) > 1
     assert all("RuntimeError: CUDA error: out of memory" in str(row) for row in rows)
-
-
-def test_what_a_part_leaves_of_its_time_is_the_next_ones() -> None:
-    found = scan.PLAN.deadlines(100.0, 60.0, ["peers", "errors"])
-    assert found == {"errors": pytest.approx(106.0), "peers": pytest.approx(160.0)}
-    assert list(scan.PLAN.deadlines(0.0, 1.0, list(scan.PLAN.parts))) == list(scan.PLAN.parts)
-
-
-def fake_part(rows: Sequence[Any], error: Exception | None = None) -> Section:
-    def measure(deadline: float) -> Iterator[Any]:
-        yield from rows
-        if error:
-            raise error
-
-    return Section(measure, lambda rows: f"{len(rows)} rows, the last {rows[-1].label}", 0.5)
-
-
-def test_a_part_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
-    rows = [times_row("mingru", 256), times_row("minlstm", 256)]
-    parts = {
-        "errors": fake_part(rows[:1], RuntimeError("no memory | left")),
-        "times": replace(scan.PLAN.parts["times"], measure=lambda deadline: iter(rows)),
-    }
-    replace(scan.PLAN, parts=parts).run(tmp_path / "new", 5.0, list(parts))
-    text = (tmp_path / "new/scan.md").read_text()
-    assert text.index("![scan_times_minlstm.svg]") < text.index("1 rows, the last mingru, 256 steps")
-    assert "The part on errors ended early: RuntimeError: no memory &#124; left." in text
-    assert "(scan_times_minlstm.svg)" in text
-    ElementTree.parse(tmp_path / "new/scan_times_minlstm.svg")
-    written = json.loads((tmp_path / "new/scan.json").read_text())
-    assert written["schema_version"] == scan.PLAN.schema_version
-    assert written["rows"]["times"][1]["cpu_over_gpu"]["ratio"] == pytest.approx(30)
-    assert written["ended"] == {"errors": "RuntimeError: no memory | left"}
-
-
-def test_a_part_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit):
-        scan.main(["--output", str(tmp_path / "new"), "--parts", "speed"])
-    assert "invalid choice: 'speed'" in capsys.readouterr().err
 
 
 def test_what_is_absent_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
