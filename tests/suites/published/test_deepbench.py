@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 import pytest
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.results.shard import Shard
 from pytest_ecornn.suites.published import deepbench
 from pytest_ecornn.suites.published.common.case_times import (
     CALLED,
@@ -104,19 +103,6 @@ def test_the_pruned_problems_are_translation_and_speech_to_batch_32() -> None:
     }
     assert {(one.mode, one.precision) for one in cases} == {("inference", "ieee")}
     assert max(one.batch for one in cases) == 32
-
-
-def test_groups_share_out_the_cases_of_a_part() -> None:
-    names = [group for times in PARTS for group in times.groups]
-    assert len({*names, *deepbench.PLAN.parts}) == len(names) + 3
-    for times in PARTS:
-        shared = list(chain.from_iterable(times.cases([group]) for group in times.groups))
-        assert sorted(map(str, shared)) == sorted(map(str, times.cases()))
-        assert deepbench.PLAN.parts[times.name].groups == times.groups
-        shards = [times.cases(shard=Shard(number, 5)) for number in range(1, 6)]
-        assert all(shards)
-        assert {*chain.from_iterable(shards)} == {*times.cases()}
-        assert sum(map(len, shards)) == len(times.cases())
 
 
 def test_a_shortened_run_covers_all_applications_by_small_problems() -> None:
