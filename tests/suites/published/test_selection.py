@@ -1,4 +1,4 @@
-"""The report of what `auto` chooses: its problems, a run on a CPU, and what it sums up."""
+"""Problems of modules, and the reports on them: what `auto` chooses, persistent_gpu alone beside cuDNN, and short steps."""
 
 from __future__ import annotations
 
@@ -10,29 +10,60 @@ import pytest
 import torch
 
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published import selection
+from pytest_ecornn.suites.published import host_time, kernels, selection
+from pytest_ecornn.suites.published.common.report_files import from_json
+from pytest_ecornn.suites.published.host_time import ARMS, PROBLEMS
+from pytest_ecornn.suites.published.kernels import BASELINE, OURS, KernelRow, Report
 from pytest_ecornn.suites.published.selection_parts import problems, selection_tables
-from pytest_ecornn.suites.published.selection_parts.selection_tables import Column, SelectionRow
+from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
+from tests.helpers.requirements import needs_hopper
 
-PROBLEM = problems.SelectionProblem("drawn", "lstm", 2, 8, 16, 3, 5, 2, "tf32", "training")
+PROBLEM = SelectionProblem("drawn", "lstm", 2, 8, 16, 3, 5, 2, "tf32", "training")
+BATCHED = SelectionProblem("batched", "lstm", 1, 8, 16, 64, 5, 1, "tf32", "inference")
+STEP = replace(PROBLEMS[1], hidden_size=4, input_size=4, batch=2, steps=3)
+MACHINE = {"gpu": "a GPU"}
+CPU = torch.device("cpu")
+
+
+# Problems.
 
 
 def test_problems_are_drawn_by_their_seed() -> None:
-    once, again, other = (list(problems.drawn(seed, 20)) for seed in (1, 1, 2))
-    assert once == again != other
-    assert len(once) == 40
-    assert {problem.mode for problem in once} == set(problems.MODES)
-    assert all(48 <= problem.hidden_size <= 2048 and 7 <= problem.steps <= 300 for problem in once)
+    for draw in (problems.drawn, problems.batched):
+        assert list(draw(1, 20)) == list(draw(1, 20)) != list(draw(2, 20))
+    drawn = list(problems.drawn(1, 20))
+    assert len(drawn) == 40
+    assert {problem.mode for problem in drawn} == set(problems.MODES)
+    assert all(48 <= problem.hidden_size <= 2048 and 7 <= problem.steps <= 300 for problem in drawn)
 
 
-def test_deepbench_is_whole() -> None:
+def test_sixty_problems_of_many_sequences_are_drawn_half_in_each_precision() -> None:
+    found = list(problems.batched(1, 60))
+    assert len(found) == 120
+    assert min(one.batch for one in found) >= 64
+    assert [one.precision for one in found].count("tf32") == 60
+
+
+def test_deepbench_is_whole_and_each_set_has_the_precisions_that_are_asked_for() -> None:
     sizes = {(one.cell, one.hidden_size, one.batch, one.steps) for one in problems.deepbench()}
     assert len(sizes) == 103  # of 125 those up to T 750, one of which is in two sets
     assert {one.precision for one in problems.deepbench()} == {"float16", "tf32"}
+    found = kernels.selected(list(kernels.SETS), ["float32"])
+    assert {one.precision for one in found} == {"float32"}
+    assert {one.set for one in found} == set(kernels.SETS)
+    assert len(kernels.selected(["deepbench"], kernels.PRECISIONS)) == 3 * (103 + 47)
 
 
-def test_a_problem_in_words() -> None:
-    assert str(PROBLEM) == "lstm 2 x 16, I 8, B 3, T 5, both directions, tf32"
+def test_modules_of_a_problem() -> None:
+    assert problems.backends(PROBLEM, CPU) == ("torch.nn",)
+    assert problems.backends(PROBLEM, torch.device("cuda")) == ("torch.nn", "persistent_gpu")
+    module = problems.make_module(PROBLEM, "torch.nn", CPU)
+    assert isinstance(module, torch.nn.LSTM)
+    assert module.training
+    assert len(problems.make_call(PROBLEM, module, CPU)()) == 1 + len(list(module.parameters()))
+
+
+# What `auto` chooses.
 
 
 def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,23 +79,10 @@ def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert set(row.called.times_us) == {"scan_cpu", "loop", "auto"}
         assert row.called.choice in ("scan_cpu", "loop")
         assert row.decision_ms > 0
-    text = (tmp_path / "selection.md").read_text()
-    assert "2 decisions were timed" in text
-    before = (tmp_path / "selection.json").read_text()
+    assert "2 decisions were timed" in (tmp_path / "selection.md").read_text()
     assert selection.main([*arguments, "--continue"]) == 0
-    rows = [json.loads(one)["rows"] for one in (before, (tmp_path / "selection.json").read_text())]
-    assert [row["problem"] for row in rows[0]] == [row["problem"] for row in rows[1]]
-
-
-def row(over_baseline: float, over_best: float, decision_ms: float) -> SelectionRow:
-    column = Column(
-        "torch.nn", {"torch.nn": (90.0,) * 3, "auto": (100.0,) * 3}, *map(ratio, (over_baseline, over_best)), "torch.nn"
-    )
-    return SelectionRow(PROBLEM, column, None, {}, decision_ms)
-
-
-def ratio(value: float) -> Ratio:
-    return Ratio(value, value * 0.99, value * 1.01)
+    again = selection.Report.read(tmp_path / "selection.json")
+    assert [row.problem for row in again.rows] == few
 
 
 def test_a_problem_that_fails_costs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,14 +90,120 @@ def test_a_problem_that_fails_costs_itself(monkeypatch: pytest.MonkeyPatch) -> N
         raise RuntimeError("no\nmore")
 
     monkeypatch.setattr(selection_tables, "measure", fail)
-    assert selection._row(PROBLEM, torch.device("cpu"), 0.99).refusals == {"all": "RuntimeError: no"}
+    assert selection._row(PROBLEM, CPU, 0.99).refusals == {"all": "RuntimeError: no"}
 
 
-def test_modules_of_a_problem() -> None:
-    cpu = torch.device("cpu")
-    assert problems.backends(PROBLEM, cpu) == ("torch.nn",)
-    assert problems.backends(PROBLEM, torch.device("cuda")) == ("torch.nn", "persistent_gpu")
-    module = problems.make_module(PROBLEM, "torch.nn", cpu)
-    assert isinstance(module, torch.nn.LSTM)
-    assert module.training
-    assert len(problems.make_call(PROBLEM, module, cpu)()) == 1 + len(list(module.parameters()))
+# persistent_gpu alone beside cuDNN.
+
+
+@pytest.fixture
+def _named_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels.machine, "gpu_summary", lambda found: str(found["gpu"]))
+
+
+def kernel_row(ratio: float, problem: SelectionProblem = BATCHED) -> KernelRow:
+    times_us = {BASELINE: (ratio, ratio, ratio), OURS: (1.0, 1.0, 1.0)}
+    return KernelRow(problem, times_us, Ratio(ratio, ratio * 0.99, ratio * 1.01), "clusters")
+
+
+@pytest.mark.usefixtures("_named_gpu")
+def test_sums_count_what_is_slower_and_what_did_not_run() -> None:
+    rows = [*map(kernel_row, (0.5, 2.0, 1.0)), KernelRow(BATCHED, reason="ValueError: <too large>")]
+    text = kernels.render(Report(MACHINE, 3.0, rows))
+    assert "| batched | tf32 | inference | 3 | 1 | 1.00 | 0.50 | 2 of 3 | 1 |" in text
+    assert "inference: ValueError: &lt;too large&gt;" in text
+    assert kernels.summary([KernelRow(BATCHED, reason="no")]).count("\n") == 1  # the header alone
+
+
+@pytest.mark.usefixtures("_named_gpu")
+def test_a_run_goes_on_and_measures_anew_what_did_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    todo = kernels.selected(["batched"], ["tf32"])[:3]
+    asked: list[SelectionProblem] = []
+
+    def measure(problem: SelectionProblem, device: object) -> KernelRow:
+        asked.append(problem)
+        return KernelRow(problem, reason="no memory") if problem == todo[1] and len(asked) < 3 else kernel_row(2.0, problem)
+
+    def run(some: list[SelectionProblem], seconds: float = 60.0) -> list[bool]:
+        report = kernels.report_to_go_on_with(path, MACHINE)
+        kernels.run(report, tmp_path, some, seconds)
+        return [one.over_cudnn is not None for one in Report.read(path).rows]
+
+    path = tmp_path / "kernels.json"
+    monkeypatch.setattr(kernels, "measure", measure)
+    monkeypatch.setattr(kernels, "with_index", lambda name: CPU)
+    assert run(todo[:2]) == [True, False]
+    assert run(todo[:1]) == run(todo, seconds=-1.0) == [True, False]  # what is not measured again stays
+    assert run(todo) == [True, True, True]
+    assert asked == [todo[0], todo[1], todo[1], todo[2]]
+
+
+@pytest.mark.usefixtures("_named_gpu")
+def test_a_report_of_another_gpu_or_version_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Report(MACHINE).write(tmp_path)
+    path = tmp_path / "kernels.json"
+    with pytest.raises(ValueError, match="expected a report of another, got one of a GPU"):
+        kernels.report_to_go_on_with(path, {"gpu": "another"})
+    path.write_text("{}")
+    with pytest.raises(SystemExit, match="2"):
+        kernels.main(["--output", str(tmp_path), "--continue"])
+    assert "kernels.json: expected schema version 1, got None" in capsys.readouterr().err
+
+
+@needs_hopper
+def test_on_a_gpu_a_problem_has_a_ratio_or_the_reason() -> None:
+    measured = kernels.measure(BATCHED, torch.device("cuda", 0))
+    assert measured.over_cudnn is not None, measured.reason
+    assert measured.over_cudnn.ratio > 0
+    assert measured.forms
+    refused = kernels.measure(replace(BATCHED, hidden_size=12288), torch.device("cuda", 0))
+    assert refused.reason.startswith("ValueError: H 12288 ")
+
+
+# Short steps.
+
+
+def test_small_steps_are_measured_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_time, "_BLOCK_US", 2e3)
+    host_time.make_plan([STEP], "cpu").run(tmp_path, 60.0, ["steps"])
+    (row,) = json.loads((tmp_path / "host_time.json").read_text())["rows"]["steps"]
+    found = from_json(host_time.Row, row)
+    assert found.problem == STEP
+    assert found.arms["persistent_gpu"].reason
+    for name in (BASELINE, "auto"):
+        arm = found.arms[name]
+        assert (arm.reason, arm.replayed_us) == ("", None)
+        assert arm.called_us[0] > 0
+    assert found.arms[BASELINE].over_baseline == Ratio(1.0, 1.0, 1.0)
+    text = (tmp_path / "host_time.md").read_text()
+    assert "## Steps" in text
+    assert f"- {found.label}, persistent_gpu: " in text
+
+
+def test_a_training_step_fills_the_gradients_anew() -> None:
+    module = problems.make_module(STEP, BASELINE, CPU)
+    step = host_time.make_step(STEP, module, CPU)
+    step()
+    first = [parameter.grad for parameter in module.parameters()]
+    step()
+    for parameter, before in zip(module.parameters(), first, strict=True):
+        assert parameter.grad is not before
+        torch.testing.assert_close(parameter.grad, before)
+
+
+def test_inference_leaves_no_gradients() -> None:
+    problem = replace(STEP, mode="inference")
+    module = problems.make_module(problem, BASELINE, CPU)
+    host_time.make_step(problem, module, CPU)()
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_bars_are_of_the_problems_of_the_report() -> None:
+    def row(of_ours: float) -> host_time.Row:
+        arm = host_time.ArmTime((9.0, 8.0, 9.5), (5.0, 4.0, 6.0), None, Ratio(of_ours, of_ours - 0.01, of_ours + 0.01))
+        return host_time.Row(PROBLEMS[0], dict.fromkeys(ARMS, arm))
+
+    assert set(host_time.TARGETS) == set(PROBLEMS)
+    for measured, holds in ((0.58, "yes"), (0.62, "no"), (0.6, "unclear")):
+        assert host_time.targets([row(measured)]).splitlines()[-1].split(" | ")[-1] == f"{holds} |"
+    assert host_time.targets([replace(row(0.5), problem=STEP)]) == ""
