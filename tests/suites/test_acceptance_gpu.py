@@ -31,16 +31,11 @@ from pytest_ecornn.system import machine
 from pytest_ecornn.verification.verification import Candidate
 from tests.helpers.fake_graphs import CountingClock, built, fake_graph
 from tests.helpers.requirements import needs_gpu
+from tests.helpers.studies import cells_of
 
 SMALL = Case.parse("lstm-T3-B2-H5-float32")
 CPU = torch.device("cpu")
 MACROS = (("CELL", "2"),)
-
-
-def cells_of(text: str, first: str) -> list[list[str]]:
-    """The rows of tables whose first cell begins so."""
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    return [row for row in rows if row[0].startswith(first)]
 
 
 # Beside do_bench.
@@ -96,12 +91,9 @@ def test_turns_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (without.ratio, without.is_judged, without.harness_us, without.reason) == (None, False, 2020.0, "no do_bench")
 
 
-def test_without_triton_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_run_leaves_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton.testing", None)
     assert "no do_bench: " in str(agreement.triton_do_bench())
-
-
-def test_what_does_not_run_leaves_a_reason() -> None:
     row = agreement.row(SMALL, "cudnn", FakeDoBench(), 3)
     assert row.reason == "cuDNN runs on a CUDA device"
     assert "- cudnn, lstm-T3-B2-H5-float32: cuDNN runs" in agreement.render([row])
@@ -167,11 +159,6 @@ def test_it_is_calibrated_once_more_at_most(monkeypatch: pytest.MonkeyPatch, rat
 # Verdicts.
 
 
-def test_trials_are_spread_evenly() -> None:
-    assert verdicts.shares(200, 6) == [34, 34, 33, 33, 33, 33]
-    assert verdicts.shares(2, 6) == [1, 1, 0, 0, 0, 0]
-
-
 @pytest.mark.parametrize("text", ["lstm-T3-B2-H5-float32", "gru-T3-B2-H5-bfloat16-training"])
 def test_a_trial_is_judged_as_a_row_is(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     candidate, pool = built(text)
@@ -196,7 +183,9 @@ def made_up_tallies() -> list[verdicts.Tally]:
     ]
 
 
-def test_verdicts_are_counted_by_what_was_wanted() -> None:
+def test_trials_are_spread_evenly_and_verdicts_counted_by_what_was_wanted() -> None:
+    assert verdicts.shares(200, 6) == [34, 34, 33, 33, 33, 33]
+    assert verdicts.shares(2, 6) == [1, 1, 0, 0, 0, 0]
     tallies = made_up_tallies()
     assert verdicts.count_correct(tallies, verdicts.SAME) == (199, 200)
     assert verdicts.count_correct(tallies, verdicts.PLANTED) == (197, 200)
@@ -259,12 +248,9 @@ def made_up_first_use() -> first_use.ColdStartFigures:
     return first_use.ColdStartFigures(firsts=[first_use.ColdStart("a", 2.5, stages), warm])
 
 
-def test_a_process_prints_what_is_read_again() -> None:
-    wanted = made_up_first_use().firsts[0]
-    assert first_use.parse(json.dumps([asdict(wanted)]), first_use.COLD) == [wanted]
-
-
-def test_stages_are_shown() -> None:
+def test_stages_are_read_as_a_process_prints_them_and_shown() -> None:
+    printed = made_up_first_use().firsts[0]
+    assert first_use.parse(json.dumps([asdict(printed)]), first_use.COLD) == [printed]
     text = first_use.render(made_up_first_use())
     assert cells_of(text, first_use.COLD) == [
         [first_use.COLD, "a", "2.50", "1"],
@@ -286,23 +272,21 @@ def test_a_process_that_fails_leaves_its_last_line() -> None:
 
 
 def test_each_promise_has_its_bar_and_whether_it_is_kept(tmp_path: Path) -> None:
-    report = acceptance_gpu.Report(
-        machine.fingerprint(tmp_path), 1.0, made_up_rows(), made_up_first_use(), made_up_tallies()
-    )  # fmt: skip
-    text = report.markdown()
-    assert cells_of(text, "device-only time")[0][1:] == ["3%", "5.0%: 0.950 [0.940, 0.960], cudnn, b", "no"]
-    assert "2 cases over 200 us" in cells_of(text, "device-only time")[0][0]
-    assert cells_of(text, "two names of one")[0][1:] == ["at most 1%", "1 of 200 (0.5%)", "yes"]
-    assert cells_of(text, "3% planted (measured 1.0310 to 1.0400)")[0][1:] == ["at least 99%", "197 of 200 (98.5%)", "no"]
-    assert cells_of(text, "compiling a kernel")[0][1:] == ["3 s", "1.25 s", "yes"]
-    assert cells_of(text, "loading a compiled")[0][1:] == ["50.0 ms", "60.0 ms", "no"]
+    measured = (made_up_rows(), made_up_first_use(), made_up_tallies())
+    text = acceptance_gpu.Report(machine.fingerprint(tmp_path), 1.0, *measured).markdown()
+    for line in (
+        "device-only time beside do_bench, 2 cases over 200 us, largest difference | 3% | "
+        "5.0%: 0.950 [0.940, 0.960], cudnn, b | no",
+        "two names of one implementation: not called the same | at most 1% | 1 of 200 (0.5%) | yes",
+        "3% planted (measured 1.0310 to 1.0400): called slower | at least 99% | 197 of 200 (98.5%) | no",
+        "compiling a kernel, longest of 1 | 3 s | 1.25 s | yes",
+        "loading a compiled kernel from disk, longest of 2 | 50.0 ms | 60.0 ms | no",
+    ):
+        assert f"| {line} |" in text
     assert f"torch {version('torch')}" in text
-
-
-def test_without_figures_nothing_is_promised(tmp_path: Path) -> None:
-    report = acceptance_gpu.Report(machine.fingerprint(tmp_path))
-    assert report.promises() == []
-    assert "## " not in report.markdown()
+    without_figures = acceptance_gpu.Report(machine.fingerprint(tmp_path))
+    assert without_figures.promises() == []
+    assert "## " not in without_figures.markdown()
 
 
 def test_the_note_is_written_after_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
