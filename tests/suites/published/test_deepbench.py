@@ -22,7 +22,6 @@ from pytest_ecornn.suites.published.common.case_times import (
     Cell,
     Row,
     TimedComparison,
-    precision_of,
 )
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
 from pytest_ecornn.suites.published.common.report_files import from_json
@@ -78,31 +77,6 @@ def test_a_problem_with_two_names_in_two_lists_is_one() -> None:
     (problem,) = (one for one in published() if one.is_training and (one.hidden, one.batch) == (256, 16))
     assert problem.application == "character language modelling"
     assert {processor for processor, _ in published()[problem]} == {V100, TITAN_XP}
-
-
-def test_every_problem_has_three_precisions_and_training_both_passes() -> None:
-    precisions = {"float32", "tf32", "float16"}
-    for times, modes in ((deepbench.TRAINING, ("inference", "training")), (deepbench.INFERENCE, ("inference",))):
-        wanted = {(one.cell, one.hidden, one.batch, one.steps, precision, mode)
-                  for one in times.problems for precision in precisions for mode in modes}  # fmt: skip
-        cases = times.cases()
-        measured = [(one.cell, one.hidden_size, one.batch, one.steps, precision_of(one), one.mode) for one in cases]
-        assert len(measured) == len(wanted)
-        assert set(measured) == wanted
-        assert {(one.layers, one.directions, one.bias, one.input_size, one.device) for one in cases} == {
-            (1, 1, True, 8, "cuda")
-        }
-    assert len(deepbench.TRAINING.problems) + len(deepbench.INFERENCE.problems) == len(published())
-
-
-def test_the_pruned_problems_are_translation_and_speech_to_batch_32() -> None:
-    cases = deepbench.PRUNED.cases()
-    assert len(cases) == 29 * 2 * 2
-    assert Counter((one.density, one.dtype) for one in cases) == {
-        (density, dtype): 29 for density in (0.1, 0.3) for dtype in ("float16", "float32")
-    }
-    assert {(one.mode, one.precision) for one in cases} == {("inference", "ieee")}
-    assert max(one.batch for one in cases) == 32
 
 
 def test_a_shortened_run_covers_all_applications_by_small_problems() -> None:

@@ -97,11 +97,6 @@ def test_cast_parameters_stay_in_one_place() -> None:
     assert torch.equal(weights["weight_hh_l0"], layer.weight_hh_l1.to(torch.bfloat16))
 
 
-def test_what_does_not_run_says_why() -> None:
-    with pytest.raises(ValueError, match="runs on a CUDA device"):
-        recurrent_layers.make_layer("transposed_gpu", small().layer_sizes("cpu"))
-
-
 def test_a_model_learns_what_repeats() -> None:
     corpus = training.Corpus(torch.arange(3000) % 7, 50, "counting")
     module = Training("nn.LSTM", small(), corpus.batches(5, 4, 64, CPU), CPU)
@@ -150,13 +145,11 @@ def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert json.loads((tmp_path / "again/language_model.json").read_text())["rows"] == before["rows"]
 
 
-def test_the_published_models_in_each_precision_and_way() -> None:
+def test_the_published_models_have_the_precisions_and_the_dropout_that_are_asked_for() -> None:
     corpora = [training.zipf(vocabulary, 100) for vocabulary in language_model.VOCABULARIES[::-1]]
-    found = throughput.configurations(corpora)
-    assert len(found) == len(set(found)) == 2 * 2 * 3 * 2
-    assert str(found[0]) == "2 x 650, 10,000 words, float32, eager"
-    assert {one.sizes.precision for one in throughput.configurations(corpora, ["tf32"])} == {"tf32"}
-    assert [sizes.dropout for sizes in losses.models(corpora[0], 0.5)] == [0.5] * 6
+    assert str(throughput.configurations(corpora)[0]) == "2 x 650, 10,000 words, float32, eager"
+    assert {one.sizes.precision for one in throughput.configurations([CORPUS], ["tf32"])} == {"tf32"}
+    assert [sizes.dropout for sizes in losses.models(CORPUS, 0.5)] == [0.5] * 6
 
 
 def made_up(auto: float, hidden: int = 650, vocabulary: int = 10_000, way: str = "eager") -> Row:

@@ -121,10 +121,8 @@ def timed(case: Case, called: float, replayed: float) -> case_times.Row:
     return case_times.Row(case, dict(zip(TIMING_MODES, found, strict=True)))
 
 
-def test_every_shape_is_there_in_four_precisions_and_decoding_forward_only() -> None:
+def test_cases_are_in_the_order_of_their_groups() -> None:
     cases = persistent_times.cases()
-    assert len(set(cases)) == len(cases) == 2 * 4 * (7 * 2 + 4)
-    assert {case.mode for case in cases if case.hidden_size == 1024 and case.steps < 1024} == {"inference"}
     assert [case for group in persistent.PLAN.parts["times"].groups for case in persistent_times.cases([group])] == cases
     assert {case.steps for case in persistent_times.cases(["long"])} == {1024}
     assert {case_times.precision_of(case) for case in cases[:4]} == {"float16", "bfloat16", "tf32", "float32"}
