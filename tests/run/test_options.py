@@ -11,7 +11,7 @@ import pytest
 from pytest_ecornn.run import options, session
 from tests.helpers import samples
 from tests.helpers.foreign import Foreign
-from tests.tools import option_tables
+from tests.tools import readme
 
 PLUGIN = """
 from dataclasses import dataclass
@@ -66,9 +66,9 @@ def test_a_field_more_is_a_row_of_the_tables(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(module, "Options", options.Options)
     scope: dict[str, Any] = {"__name__": __name__}
     exec(PLUGIN, scope)
-    tables = option_tables.options(scope["WithWarmup"])
+    tables = readme.options(scope["WithWarmup"])
     assert tables.endswith("| `--ecornn-warmup N` | 3 | Calls before the first block. |")
-    assert tables.count("###") == option_tables.options().count("###") + 1
+    assert tables.count("###") == readme.options().count("###") + 1
 
 
 def test_options_of_no_run_are_the_parsers_defaults(pytester: pytest.Pytester) -> None:

@@ -71,7 +71,7 @@ def drawing() -> str:
         *(part for row in range(1, len(core)) for part in _arrow([(120, _top(row) - ROW + BOX), (120, _top(row))])),
         *_arrow([(120, 24 + BOX), (120, _top(0))]),
         *_implementations(core, allowed, knowing),
-        *_note(LEFT + 96, 24 + BOX + 16, "an arrow also reaches all that is below its head"),
+        svg.text(LEFT + 96, 24 + BOX + 16, "an arrow also reaches all that is below its head", fill="weak"),
     ]
     return svg.Picture(label, WIDTH, height, parts).document()
 
@@ -85,10 +85,10 @@ def _implementations(core: list[str], allowed: list[str], knowing: list[str]) ->
     yield from _arrow([(EDGE - 50, 24 + BOX), (EDGE - 50, top)])
     for row in (core.index(name) for name in knowing):
         yield from _arrow([(RIGHT, _middle(row)), (SIDE + 50, _middle(row)), (SIDE + 50, top)], is_dashed=True)
-        yield from _note(RIGHT + 12, _middle(row) - 8, "wrong layers made of scan_cpu")
+        yield svg.text(RIGHT + 12, _middle(row) - 8, "wrong layers made of scan_cpu", fill="weak")
     judging = [name for name in [*core, "suites"] if name in forbidden("implementations")]
     for line, text in enumerate(["Forbidden here:", *judging]):
-        yield from _note(SIDE + 14, bottom - 16 - 19 * (len(judging) - line), text, "red")
+        yield svg.text(SIDE + 14, bottom - 16 - 19 * (len(judging) - line), text, fill="red")
 
 
 def _top(row: int) -> int:
@@ -104,10 +104,6 @@ def _box(x: int, y: int, width: int, height: int, name: str, fill: str) -> Itera
     beside, below = (x + 150, y + 27) if height == BOX else (x + 14, y + 50)
     yield svg.text(x + 14, y + 27, name, size=TEXT_SIZE, is_bold=True)
     yield svg.text(beside, below, CONTENT[name], size=TEXT_SIZE)
-
-
-def _note(x: int, y: int, text: str, fill: str = "weak") -> Iterator[Element]:
-    yield svg.text(x, y, text, fill=fill)
 
 
 def _arrow(points: list[tuple[int, int]], is_dashed: bool = False) -> Iterator[Element]:

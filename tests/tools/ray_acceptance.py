@@ -1,6 +1,6 @@
 """Acceptance of --ecornn-ray on this machine: rows through kills, and throughput beside pytest-xdist's own workers.
 
-`python -m tests.tools.ray_acceptance --output docs/notes/ray.md` takes a quarter of an hour and two idle cores.
+`python -m tests.tools.ray_acceptance` prints the figures of docs/notes/ray.md: a quarter of an hour, on two idle cores.
 """
 
 from __future__ import annotations

@@ -6,17 +6,55 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
+from itertools import groupby
 from pathlib import Path
 
+import pytest
+
+from pytest_ecornn import plugin
 from pytest_ecornn.reporting.pictures.ratio_chart import Series
 from pytest_ecornn.results.formatting import significant
+from pytest_ecornn.run.options import Option, Options
 from pytest_ecornn.suites.published import front_chart
 from tests.tools import architecture_drawing
-from tests.tools.option_tables import ini_values, options
 
 ROOT = Path(__file__).parents[2]
 EXCERPTED = ("lstm-", "mingru-")
+_OPTION_HEAD = ["| option | default | meaning |", "| --- | --- | --- |"]
+_DEFAULT = re.compile(r" Default: (.+?)\.?$")
+
+
+def options(kind: type[Options] = Options) -> str:
+    """A table for each group, as they are declared."""
+    groups = groupby(kind.declared().values(), lambda option: option.group)
+    return "\n\n".join("\n".join([f"### {title}", "", *_OPTION_HEAD, *map(_row, group)]) for title, group in groups)
+
+
+def ini_values() -> str:
+    """A table of the ini-file's values."""
+    parser = pytest.Parser(_ispytest=True)
+    plugin.pytest_addoption(parser)
+    rows = [f"| `{name}` | {kind} | {_cell(meaning)} |" for name, (meaning, kind, _) in parser._inidict.items()]
+    return "\n".join(["| value | type | meaning |", "| --- | --- | --- |", *rows])
+
+
+def _row(option: Option) -> str:
+    settings, text = option.settings, option.settings["help"].replace("%%", "%")
+    default = _DEFAULT.search(text)
+    shown = default[1] if default else "off" if settings.get("action") == "store_true" else ""
+    value = settings.get("metavar") or ("{" + ",".join(settings["choices"]) + "}" if "choices" in settings else "")
+    return f"| `{_escape(f'{option.flag} {value}'.strip())}` | {_cell(shown)} | {_cell(_DEFAULT.sub('', text))} |"
+
+
+def _cell(text: str) -> str:
+    """Text of a table's cell, in which options are code."""
+    return re.sub(r"--ecornn-[\w-]+", r"`\g<0>`", _escape(text))
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def excerpt() -> str:
