@@ -25,8 +25,7 @@ from pytest_ecornn.suites.published.common.case_times import (
 )
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
 from pytest_ecornn.suites.published.common.report_files import from_json
-from pytest_ecornn.suites.published.common.verified import WRONG
-from pytest_ecornn.suites.published.deepbench_parts import dense_tables, pruned_tables
+from pytest_ecornn.suites.published.deepbench_parts import pruned_tables
 from pytest_ecornn.suites.published.deepbench_parts.problem_times import (
     TITAN_XP,
     V100,
@@ -99,39 +98,6 @@ def timed(times: ProblemTimes, problem: Problem, variant: Variant, **us: float) 
     return Row(times.case(problem, variant), {CALLED: called, REPLAYED: replayed})
 
 
-def dense_rows() -> list[Row]:
-    make = deepbench.TRAINING
-    return [
-        timed(make, TRANSLATION, FORWARD, cudnn=400.0, persistent_gpu=100.0, transposed_gpu=200.0, auto=100.0),
-        timed(make, replace(TRANSLATION, batch=32), FORWARD, cudnn=400.0, persistent_gpu=400.0, auto=500.0),
-        timed(make, SPEECH, FORWARD, cudnn=900.0, transposed_gpu=300.0, auto=100.0),
-        timed(make, TRANSLATION, STEP, cudnn=2000.0, persistent_gpu=1000.0, transposed_gpu=1000.0, auto=1000.0),
-    ]
-
-
-def test_calls_too_long_for_a_graph_are_marked() -> None:
-    called, replayed = dense_rows()[2].cells[REPLAYED], dict.fromkeys(dense_tables.NAMES, Cell("a call takes 0.3 s"))
-    row = Row(dense_rows()[2].case, {CALLED: called, REPLAYED: replayed})
-    text = dense_tables.render(deepbench.TRAINING, [row])
-    assert cells_of(text, r"gru 2,816, B 32, T 1,500 \*")[0][2] == "900.0"
-    assert "a call takes 0.3 s" not in text  # it has a time
-
-
-def test_what_has_no_time_says_why_once_with_its_problems() -> None:
-    rows = dense_rows()
-    rows[1].cells[REPLAYED]["persistent_gpu"] = Cell("needs 12 SMs")
-    rows[3].cells[REPLAYED]["auto"] = Cell(WRONG)
-    late = deepbench.TRAINING.case(TRANSLATION, replace(FORWARD, dtype="float16"))
-    rows.append(deepbench.TRAINING.comparison.unmeasured_row(late, NOT_REACHED))
-    text = dense_tables.render(deepbench.TRAINING, rows)
-    assert "- 4 of 318 cases were reached." in text
-    assert "- persistent_gpu has a time on 2 of them." in text
-    shapes = "lstm 512 B 32 T 25 float32; gru 2,816 B 32 T 1,500 float32"
-    assert f"- persistent_gpu, forward, 2 cases: needs 12 SMs ({shapes})" in text
-    assert "- auto, training step, 1 case: wrong (lstm 512 B 16 T 25 float32)" in text
-    assert NOT_REACHED not in text
-
-
 def pruned_rows(at_10: Callable[[int], float]) -> list[Row]:
     """All cases: dense over sparse is at_10 of the problem's number at 10 %, at 30 % twice a third of it."""
     times = deepbench.PRUNED
@@ -202,6 +168,7 @@ def test_a_small_report_is_measured_on_a_cpu_and_gone_on_with(tmp_path: Path) ->
             assert row.cells[REPLAYED]["sequential"].reason == NO_GRAPHS
     text = (tmp_path / "second/deepbench.md").read_text()
     assert len(cells_of(text, r"lstm 8, B 2, T 2 \*")) == 4  # two precisions run, in two passes
+    assert NO_GRAPHS not in text  # what was timed as called has a time
     pictures = [f"deepbench_{times.name}.svg" for times in parts]
     for name in pictures:
         assert f"![{name}]({name})" in text
