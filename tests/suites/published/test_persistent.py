@@ -250,9 +250,7 @@ def test_the_hosts_times_stand_beside_their_bars(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(first_use, "measure", lambda name, cases: figures)
     rows = list(persistent_host.measure(float("inf")))
     assert [row.reason for row in rows] == ["needs CuPy"] * 2 * len(persistent_host.CALLED) + [""] * 3
-    called = persistent_host.Row("a call of persistent_gpu", "lstm", "us", (28.0, 27.0, 31.0), persistent_host.CALL_BAR_US)
-    text = persistent_host.render([called, *rows])
-    assert cells_of(text, "a call of persistent_gpu")[0][1:] == ["lstm", "28.0 [27.0, 31.0]", "us", "at most 30", "unclear"]
+    text = persistent_host.render(rows)
     in_process = "first use in the process, "
     assert cells_of(text, in_process + first_use.COLD)[0][1:] == ["first", "4.2", "s", "at most 5", "yes"]
     assert cells_of(text, in_process + first_use.WARM)[0][1:] == ["first", "1.2", "s", "-", "-"]

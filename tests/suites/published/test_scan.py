@@ -357,11 +357,6 @@ def test_memory_is_of_calls_that_may_spend_what_they_are_given(monkeypatch: pyte
     assert row.figures[OURS].peak_bytes == 1000
 
 
-def test_a_peak_stands_over_the_least_that_anybody_can_hold() -> None:
-    row = peers_row(10, a=figures(BTD, 300, 3 * 10 * 2 * 40 * 3 * 4))  # values: steps, sequences, channels; G + 1 of four bytes
-    assert cells_of(scan_peer_tables.render([row]), "a")[0][-2] == "3.00"
-
-
 def test_scan_gpu_spends_only_what_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     monkeypatch.setattr(
