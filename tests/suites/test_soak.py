@@ -72,12 +72,9 @@ def one_wrong(number: int) -> Callable[[Case, Weights], Layer]:
 SEVERAL = [Case.parse(text) for text in ("lstm-T3-B2-H4-float32-training", "gru-T2-B1-H3-float32-bidirectional-L2")]
 
 
-def test_launches_are_counted_as_kernels_are() -> None:
-    assert [Repeated.of(case, ReferenceLoop().build).launches for case in SEVERAL] == [2, 4]
-
-
-def test_what_is_right_is_called_so_and_cases_are_mixed() -> None:
+def test_what_is_right_is_called_so_cases_are_mixed_and_launches_are_counted_as_kernels_are() -> None:
     repeated = [Repeated.of(case, ReferenceLoop().build) for case in SEVERAL]
+    assert [one.launches for one in repeated] == [2, 4]
     beside: list[int] = []
     assert repeat(repeated, 20, beside=lambda: beside.append(1)) == Tally(
         sum(one.launches * one.called for one in repeated), {}

@@ -21,7 +21,7 @@ from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.suites.promises import first_use
 from pytest_ecornn.suites.published import persistent
-from pytest_ecornn.suites.published.common import bars, case_times, verified
+from pytest_ecornn.suites.published.common import case_times, verified
 from pytest_ecornn.suites.published.common.bars import MinTarget
 from pytest_ecornn.suites.published.common.case_times import CALLED, TIMING_MODES
 from pytest_ecornn.suites.published.persistent_parts import (
@@ -34,12 +34,6 @@ from pytest_ecornn.suites.published.persistent_parts import (
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.verification import Candidate
 from tests.helpers.studies import cells_of
-
-
-def test_the_mean_of_ratios_has_the_mean_of_their_bounds() -> None:
-    mean = bars.mean_ratio([Ratio(2.0, 1.0, 4.0), Ratio(8.0, 4.0, 9.0)])
-    assert (mean.ratio, mean.low, mean.high) == pytest.approx((4.0, 2.0, 6.0))
-
 
 # The floor of a step.
 
