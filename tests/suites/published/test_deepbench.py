@@ -25,7 +25,7 @@ from pytest_ecornn.suites.published.common.case_times import (
 )
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
 from pytest_ecornn.suites.published.common.report_files import from_json
-from pytest_ecornn.suites.published.deepbench_parts import pruned_tables
+from pytest_ecornn.suites.published.deepbench_parts import dense_tables, pruned_tables
 from pytest_ecornn.suites.published.deepbench_parts.problem_times import (
     TITAN_XP,
     V100,
@@ -96,6 +96,12 @@ def timed(times: ProblemTimes, problem: Problem, variant: Variant, **us: float) 
     replayed = times.comparison.cells(samples, {name: "needs 9 SMs" for name in names if name not in us})
     called = {name: Cell(NOT_CALLED) for name in names}
     return Row(times.case(problem, variant), {CALLED: called, REPLAYED: replayed})
+
+
+def test_where_auto_has_no_time_no_lowest_is_said() -> None:
+    row = timed(deepbench.TRAINING, TRANSLATION, FORWARD, cudnn=400.0, persistent_gpu=100.0)
+    (line, *_) = cells_of(dense_tables.summary(deepbench.TRAINING, [row]), "forward, float32")
+    assert line[-5:] == ["4.00 [4.00, 4.00] of 1", *["-"] * 4]
 
 
 def pruned_rows(at_10: Callable[[int], float]) -> list[Row]:

@@ -22,6 +22,12 @@ def test_what_a_bar_is_set_for_comes_first() -> None:
     assert {case.dtype for case in sparse_times.cases(["float16"])} == {"float16"}
 
 
+def test_the_dense_kernel_takes_over_where_it_is_faster() -> None:
+    assert sparse_times.crossover([(0.1, 0.9), (0.3, 0.5)]) == "below 10%"
+    assert sparse_times.crossover([(0.3, 0.5), (0.1, 2.0), (0.2, 1.5)]) == "25%"
+    assert sparse_times.crossover([(0.1, 2.0), (0.3, 1.0)]) == "above 30%"
+
+
 # Techniques.
 
 
