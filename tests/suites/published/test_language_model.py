@@ -238,6 +238,14 @@ def test_a_captured_step_trains_as_one_that_is_called(name: str, precision: str)
         torch.testing.assert_close(captured.step(), eager.step(), rtol=2e-3, atol=2e-3)
 
 
+def test_what_agrees_is_within_both_limits_and_both_deviations_together() -> None:
+    curves = {"nn.LSTM": losses.Curve(1e-7, 1e-6), "auto": losses.Curve(3e-7, 1e-6), "sequential": losses.Curve(1e-7, 3e-6)}
+    curve_row = losses.CurveRow(small(), "pairs", curves, (2e-7, 2e-6))
+    assert [curve_row.agrees(name) for name in curves] == [True, False, False]
+    of_seeds = {"nn.LSTM": [3.0, 3.1, 3.2], "auto": [3.15, 3.25, 3.35], "persistent_gpu": [3.5, 3.6, 3.7]}
+    assert [losses.SeedRow(small(), "pairs", of_seeds).agrees(name) for name in of_seeds] == [True, True, False]
+
+
 def test_the_yardstick_multiplies_as_the_models_do() -> None:
     layer: Any = recurrent_layers.make_layer("yardstick", small("tf32").layer_sizes("cpu"))
     exact: Any = recurrent_layers.make_layer("sequential", small("tf32").layer_sizes("cpu"))
