@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_ecornn.implementations.transposed_gpu.base import Transposed
+from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
 
 
-class RowMajorGpu(Transposed):
+class RowMajorGpu(TransposedGpu):
     layouts = (False,)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights
+from pytest_ecornn.contract import Case, Cost, Layer, Weights
 from pytest_ecornn.implementations._common import torch_nn
+from pytest_ecornn.implementations._common.noted import Noted
 
 
-class TorchCpu(Implementation):
+class TorchCpu(Noted):
     carry = "storage"
     deterministic = True
-
-    def __init__(self) -> None:
-        self._library = ""
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
         if device.type != "cpu":
@@ -25,14 +23,11 @@ class TorchCpu(Implementation):
 
     def build(self, case: Case, weights: Weights) -> Layer:
         module = torch_nn.build_module(case, weights)
-        self._library = _library(case, module)
+        self._notes = _library(case, module)
         return torch_nn.make_layer(case, module)
 
     def cost(self, case: Case) -> Cost:
         return torch_nn.cost(case)
-
-    def notes(self) -> str:
-        return self._library
 
 
 def _no_16_bit(case: Case) -> str | None:

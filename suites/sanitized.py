@@ -21,7 +21,7 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Implementation
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode, ProblemSize
 from pytest_ecornn.implementations._cuda.compile import with_index
-from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, heuristics_wavefront, kernel, wavefront
+from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, kernel, wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.heuristics import candidate_configs, estimated_us_with_queueing
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
@@ -162,7 +162,7 @@ def _in_waves() -> Iterator[None]:
 
     def waves(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> Any:
         problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-        return heuristics_wavefront.select_wavefronts(problem, Device.of(kind.device), inputs, layers, _LONG_STEPS)
+        return wavefront.select_wavefronts(problem, Device.of(kind.device), inputs, layers, _LONG_STEPS)
 
     usual = wavefront.get_wavefronts
     wavefront.get_wavefronts = waves  # type: ignore[assignment]

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from pytest_ecornn.autotune import Decision, Problem, select
 from pytest_ecornn.contract import Case, Cost, Declared, Implementation, Layer, State, Unsupported, Weights
+from pytest_ecornn.implementations._common.noted import Noted
 from pytest_ecornn.implementations.auto import candidates
 
 
-class Auto(Implementation):
+class Auto(Noted):
     # Before a layer is built these are the coarsest that a choice may declare; then they are the choice's.
     carry = "storage"
     gate_gradients = "storage"
@@ -30,7 +31,6 @@ class Auto(Implementation):
     times_in_build = True
 
     def __init__(self) -> None:
-        self._notes = ""
         self._chosen: list[Implementation] = []
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
@@ -56,9 +56,6 @@ class Auto(Implementation):
             return self._chosen[0].cost(case)
         names, _ = candidates.supported(case, candidates.device_of(case))
         return candidates.implementations()[names[0]]().cost(case)
-
-    def notes(self) -> str:
-        return self._notes
 
     def _build_winners(self, decision: Decision, case: Case, weights: Weights) -> list[Layer]:
         """The layers of the winner as called, and of that on the device if it is another. Declares what they declare.

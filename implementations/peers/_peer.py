@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights, cells
+from pytest_ecornn.contract import Case, Cost, Layer, Weights, cells
 from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
+from pytest_ecornn.implementations._common.noted import Noted
 from pytest_ecornn.reference.precision import tf32_refusal
 
 INSTALL = "pip install pytest-ecornn[peers]"
@@ -89,7 +90,7 @@ def input_gate_and_candidate(x: Tensor, cell: str, dimension: int, bias: Tensor 
     return opening, cells.positive(gates[-1]) if cell.endswith("_positive") else gates[-1]
 
 
-class ThirdPartyScan(Implementation):
+class ThirdPartyScan(Noted):
     """`is_compiled`: torch's part, the gates and the copies, by torch.compile."""
 
     carry = "float32"
@@ -97,9 +98,6 @@ class ThirdPartyScan(Implementation):
     products = "storage"
     deterministic = True
     is_compiled = False
-
-    def __init__(self) -> None:
-        self._notes = ""
 
     def layer(self, case: Case, weights: Weights, run: ScanPipeline, kernel: str) -> Layer:
         """Makes the layer of a scan over [B, T, G*H]."""
@@ -127,9 +125,6 @@ class ThirdPartyScan(Implementation):
     def set_notes(self, package: str, kernel: str) -> None:
         version = getattr(import_quietly(package), "__version__", "of unknown version")
         self._notes = f"{package} {version}, {kernel}"
-
-    def notes(self) -> str:
-        return self._notes
 
 
 def skip_reason(case: Case, device: torch.device, packages: tuple[str, ...]) -> str | None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights, cells
+from pytest_ecornn.contract import Case, Cost, Layer, State, Weights, cells
+from pytest_ecornn.implementations._common.noted import OwnKernels
 from pytest_ecornn.implementations._common.recurrent_problem import (
     GATES,
     PARAMETERS,
@@ -28,16 +29,7 @@ from pytest_ecornn.implementations.persistent_gpu.heuristics import select_confi
 from pytest_ecornn.reference.precision import tf32_refusal
 
 
-class PersistentGpu(Implementation):
-    carry = "float32"
-    gate_gradients = "storage"
-    saved_gates = "storage"
-    products = "storage"
-    deterministic = True
-
-    def __init__(self) -> None:
-        self._notes = ""
-
+class PersistentGpu(OwnKernels):
     def unsupported(self, case: Case, device: torch.device) -> str | None:
         if case.cell not in GATES:
             return f"no {case.cell}: {', '.join(GATES)} only"
@@ -63,9 +55,6 @@ class PersistentGpu(Implementation):
         passes = 3 if case.training else 1
         moved = tracks * (passes * gates * hidden**2 + rows * values_per_step(case) * hidden) * size
         return Cost(product.bytes + moved, product.operations + passes * 2 * tracks * rows * gates * hidden**2)
-
-    def notes(self) -> str:
-        return self._notes
 
 
 def _does_not_fit_reason(case: Case, device: torch.device) -> str | None:

@@ -10,7 +10,7 @@ Names end in their units: _us is microseconds, _clocks clocks of a multiprocesso
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,3 +315,35 @@ H200 = CostCoefficients(
     ),
     wavefront=WavefrontCoefficients(launch_us=6.0, input_gemm_us=5.0, layer_lag_us=3.0, step_slowdown=1.25),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WgmmaCoefficients:
+    """The time of each role in a pass by wgmma, of which the longest counts, and of what all passes take.
+
+    They are fitted to 75 steps forward and 24 training steps by such forms on an H100. Those of 16 bits backward and the
+    factors of the model are fitted to 29 passes beside other forms. Source: docs/notes/persistent_gpu.md.
+
+    wgmma_clocks: a multiprocessor's, of 64 rows, 8 columns and 32 bytes of K. least_wgmma_clocks: of any number of columns.
+    chunk_us: to load a chunk of each partition, over the stages. read_us: in addition each KiB that a block loads. pass_us:
+    each pass. exchange_us: from a pass to its next step, beside the pass. tile_us: of the pointwise warps, a tile. state_us:
+    each state of a thread in it. gate_us: backward each gate of a state. source_us: each source of its sums. block_chunk_us:
+    each chunk that a block loads in a step, though other roles take longer.
+    """
+
+    wgmma_clocks: float = 7.4
+    least_wgmma_clocks: float = 23
+    chunk_us: float = 0.656
+    read_us: float = 0.009
+    pass_us: float
+    exchange_us: float
+    tile_us: float
+    state_us: float = 0
+    gate_us: float = 0
+    source_us: float = 0
+    block_chunk_us: float = 0
+
+
+WGMMA_FORWARD = WgmmaCoefficients(pass_us=0.95, exchange_us=3.4, tile_us=0.286, state_us=0.109)
+WGMMA_BACKWARD = WgmmaCoefficients(pass_us=0.63, exchange_us=3.4, tile_us=0.644, gate_us=0.287, source_us=0.0057)
+WGMMA_BACKWARD_16_BITS = replace(WGMMA_BACKWARD, source_us=0.012, block_chunk_us=0.03)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES
+from pytest_ecornn.implementations.persistent_gpu import cost_coefficients
 from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
 from pytest_ecornn.implementations.persistent_gpu.config import (
     FRAGMENT_BYTES,
@@ -20,11 +21,16 @@ from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGri
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200, BlockCoefficients, CostCoefficients
 from pytest_ecornn.implementations.persistent_gpu.streaming.configs import stream_wait_us
-from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
-from pytest_ecornn.implementations.persistent_gpu.wgmma.cost_model import WgmmaCostModel
+from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaBackwardConfig, WgmmaConfig
 
 _SUBPARTITIONS = 4  # of a multiprocessor
 _LINE_BYTES = 128  # of which each takes `line_us`
+_WARPGROUPS = 2  # that multiply by wgmma
+_WGMMAS_PER_FRAGMENT = 2
+_KIB = 1024
+# Of the estimate by wgmma, as other forms' is. In 16 bits it is too low forward in more groups than _FEW_GROUPS.
+_WGMMA_FACTOR, _WGMMA_FACTOR_16_BITS = 1.1, 0.95
+_FEW_GROUPS = 2
 
 
 @dataclass(frozen=True)
@@ -219,6 +225,59 @@ class BlockCostModel(CostModel):
         """Estimated us of a sub-partition's warps, each of so many clocks."""
         warps = ceil(self.form.blocks_per_sm * self.form.threads / 32 / _SUBPARTITIONS)
         return warps * clocks * self.coefficients.chip.us_per_clock
+
+
+@dataclass(frozen=True)
+class WgmmaCostModel:
+    """Estimates the times of the product and step of a form for many sequences, by wgmma."""
+
+    form: WgmmaConfig
+
+    @property
+    def coefficients(self) -> cost_coefficients.WgmmaCoefficients:
+        problem = self.form.problem
+        if not problem.is_backward:
+            return cost_coefficients.WGMMA_FORWARD
+        is_16_bits = problem.arithmetic.bytes == 2
+        return cost_coefficients.WGMMA_BACKWARD_16_BITS if is_16_bits else cost_coefficients.WGMMA_BACKWARD
+
+    @property
+    def product_us(self) -> float:
+        """Estimated us of a pass's product."""
+        form, of_wgmma = self.form, self.coefficients
+        each = max(of_wgmma.wgmma_clocks * form.n_tiles, of_wgmma.least_wgmma_clocks)
+        products = 3 if form.problem.arithmetic.is_3xtf32 else 1
+        clocks = form.fragments * _WGMMAS_PER_FRAGMENT * _WARPGROUPS * products * each
+        return clocks * H200.chip.us_per_clock
+
+    @property
+    def step_us(self) -> float:
+        """Estimated us of a step of all tiles: of all passes, or from one step of a tile to the next."""
+        pass_us = self.coefficients.pass_us + max(self.product_us, self._loads_us, self._pointwise_us)
+        step_us = max(self.form.tiles * pass_us, pass_us + self.coefficients.exchange_us)
+        return self._factor * step_us + self.coefficients.block_chunk_us * self.form.block_chunks
+
+    @property
+    def _factor(self) -> float:
+        problem = self.form.problem
+        has_few_groups = problem.is_backward or self.form.clusters <= _FEW_GROUPS
+        return _WGMMA_FACTOR_16_BITS if problem.arithmetic.bytes == 2 and has_few_groups else _WGMMA_FACTOR
+
+    @property
+    def _loads_us(self) -> float:
+        """Estimated us to load what a pass multiplies."""
+        form, of_wgmma = self.form, self.coefficients
+        chunks_us = form.k_chunks * of_wgmma.chunk_us / form.stages
+        return chunks_us + form.block_chunks * form.chunk_bytes / _KIB * of_wgmma.read_us
+
+    @property
+    def _pointwise_us(self) -> float:
+        """Estimated us of the pointwise warps in a pass."""
+        form, of_wgmma = self.form, self.coefficients
+        state_us = of_wgmma.state_us + of_wgmma.gate_us * GATES[form.problem.cell]
+        if isinstance(form, WgmmaBackwardConfig):
+            state_us += of_wgmma.source_us * form.sources
+        return form.wide / form.pointwise_batch * (of_wgmma.tile_us + state_us * form.states_per_thread)
 
 
 @dataclass(frozen=True)

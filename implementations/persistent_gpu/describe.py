@@ -13,9 +13,7 @@ from pytest_ecornn.implementations.persistent_gpu.wavefront import get_wavefront
 def describe(case: Case, device: torch.device) -> str:
     """Compiles the kernels that the case needs; returns which form runs."""
     width = case.directions * case.hidden_size
-    forward = KernelSpec(
-        getattr(torch, case.dtype), device, case.precision == "tf32", saves_for_backward=case.training, lengths=case.ragged
-    )
+    forward = KernelSpec.of(case, device)
     inputs = dict.fromkeys([case.input_size, *[width] * (case.layers > 1)])
     shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first)
     if is_applicable(shape, inputs, forward.dtype) and not (case.training or case.projected):

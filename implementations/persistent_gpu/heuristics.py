@@ -15,7 +15,7 @@ from pytest_ecornn.implementations.persistent_gpu.config import FRAGMENT_BYTES, 
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
 from pytest_ecornn.implementations.persistent_gpu.streaming.configs import gemm_step_us, streaming_configs
-from pytest_ecornn.implementations.persistent_gpu.wgmma.heuristics import wgmma_configs
+from pytest_ecornn.implementations.persistent_gpu.wgmma.config import wgmma_configs
 
 _MAX_TILES = 4
 # Of a GEMM's time that a step may be estimated at. On compute capability 9.0 backward cuDNN takes longer than its GEMM, most of

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, NN_CELLS, Device, MathMode, ProblemSize
 from pytest_ecornn.implementations._cuda.compile import skip_reason
 from pytest_ecornn.implementations._cuda.kernel import Kernel
@@ -70,6 +71,12 @@ class KernelSpec(NamedTuple):
     saves_for_backward: bool = False
     lengths: bool = False
     inputs: int = 0
+
+    @classmethod
+    def of(cls, case: Case, device: torch.device) -> KernelSpec:
+        """The kind of a case's forward pass."""
+        dtype, tf32 = getattr(torch, case.dtype), case.precision == "tf32"
+        return cls(dtype, device, tf32, saves_for_backward=case.training, lengths=case.ragged)
 
     @property
     def arithmetic(self) -> MathMode:

@@ -20,7 +20,6 @@ from pytest_ecornn.implementations._common.autograd_ops import (
     register_autograd,
     wants_gradient,
 )
-from pytest_ecornn.implementations._common.double_backward import differentiable_gradients
 from pytest_ecornn.implementations.persistent_gpu import backward, forward
 from pytest_ecornn.implementations.persistent_gpu.forward import SavedTensors
 from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_LAYER, FrozenParameters
@@ -147,7 +146,7 @@ class _Differentiable(torch.autograd.Function):
         first, weights = rest[: ctx.states], rest[ctx.states :]
         needs_grad = ctx.needs_input_grad[4:]
         if torch.is_grad_enabled():  # create_graph is True
-            found = differentiable_gradients(needs_grad, x, first, weights, lengths, d_results, ctx.how)
+            found = backward.differentiable_gradients(needs_grad, x, first, weights, lengths, d_results, ctx.how)
             return None, None, None, None, *found
         if can_skip_dispatch((*given_before, *d_results)) and all(map(is_plain_tensor, d_results)):
             # A CUDA graph of the backward pass alone may be replayed more often than the forward pass before it.

@@ -1,15 +1,22 @@
-"""persistent_gpu's kernel of several layers in a wavefront: its arguments, its launches, and the layers that it runs."""
+"""persistent_gpu's kernel of several layers in a wavefront: its arguments, its launches, and the layers that it runs.
+
+Those run in a wavefront that save the most time.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
-from pytest_ecornn.implementations._common.recurrent_problem import Device
+from pytest_ecornn.implementations._common.recurrent_problem import Device, ProblemSize
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.memory import zeros
-from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, kernel
-from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
+from pytest_ecornn.implementations.persistent_gpu import kernel
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import MAX_LAYERS, WavefrontConfig
+from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200
+from pytest_ecornn.implementations.persistent_gpu.cost_model import WavefrontCostModel
+from pytest_ecornn.implementations.persistent_gpu.heuristics import clusters, estimated_us_with_queueing, select_config
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, Strides, status_of
 
 _SOURCE = Path(__file__).parent / "kernels" / "wavefront_forward.cu"
@@ -19,6 +26,43 @@ _TRAILING_ARGUMENTS = (
     "h0", "c0", "output_step", "output_sequence", "h_n", "c_n", "lengths", "row_step", "row_sequence", "step_flags", "status",
     "steps", "batch",
 )  # fmt: skip
+_MAX_TIME_SHARE = 0.9  # of the time of layers on their own, that a wave must stay below
+
+
+def single_layer_us(form: Form, device: Device, steps: int) -> float:
+    """Estimated us of a layer on its own, at least."""
+    return H200.wavefront.input_gemm_us + H200.wavefront.launch_us + steps * estimated_us_with_queueing(form, device)
+
+
+def select_wavefront(problem: ProblemSize, device: Device, inputs: int, layers: int, steps: int) -> WavefrontConfig | None:
+    """The wave of the first of `layers` that saves the most time; None where a layer on its own takes no longer.
+
+    All clusters of a wave run at once. Each has one tile, as the output below is not loaded in time for more. None of its
+    weights are streamed. inputs: of the first layer.
+    """
+    form = select_config(problem, device)
+    if isinstance(form, str):
+        return None
+    best, most_us, each_us = None, 0.0, _MAX_TIME_SHARE * single_layer_us(form, device, steps)
+    for some in range(2, min(layers, MAX_LAYERS) + 1):
+        for wave in clusters(partial(WavefrontConfig, problem, layers=some, inputs=inputs), problem, device, most_tiles=1):
+            won_us = some * each_us - WavefrontCostModel(wave, H200).all_us(steps)
+            fits = wave.streamed_fragments == 0 and wave.total_clusters <= device.clusters(wave.blocks)
+            if won_us > most_us and fits:
+                best, most_us = wave, won_us
+    return best
+
+
+def select_wavefronts(
+    problem: ProblemSize, device: Device, inputs: int, layers: int, steps: int
+) -> list[WavefrontConfig | None]:
+    """Waves of the layers from the first to the last; None: a layer on its own."""
+    found: list[WavefrontConfig | None] = []
+    while layers > 0:
+        wave = select_wavefront(problem, device, inputs, layers, steps)
+        found.append(wave)
+        layers, inputs = layers - (wave.layers if wave else 1), problem.hidden
+    return found
 
 
 @lru_cache(maxsize=4096)
@@ -26,7 +70,7 @@ def get_wavefronts(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> 
     """Waves of layers in one direction, from the first to the last; None: a layer on its own. Raises as `check` does."""
     kernel.check(shape, kind)
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-    return heuristics_wavefront.select_wavefronts(problem, Device.of(kind.device), inputs, layers, shape.steps)
+    return select_wavefronts(problem, Device.of(kind.device), inputs, layers, shape.steps)
 
 
 def get_wavefronts_of_layers(

@@ -11,19 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights, cells
+from pytest_ecornn.contract import Case, Cost, Layer, State, Weights, cells
 from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
+from pytest_ecornn.implementations._common.noted import Noted
 from pytest_ecornn.implementations.scan_cpu.compiled_scan import Scan, make_plan, openmp, scan
 
 
-class ScanCpu(Implementation):
+class ScanCpu(Noted):
     carry = "float32"
     deterministic = True
     takes_resets = True
-
-    def __init__(self) -> None:
-        self._notes = ""
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
         if case.cell not in MIN_CELLS:
@@ -87,9 +85,6 @@ class ScanCpu(Implementation):
                 moved += passes * (pre + (rows + width * gates) * inputs * size)
                 operations += passes * 2 * rows * inputs * width * gates
         return Cost(moved, operations)
-
-    def notes(self) -> str:
-        return self._notes
 
 
 _OPERATIONS = 20  # of a gate: an exponential's polynomial, a division, the recurrence

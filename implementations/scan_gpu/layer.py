@@ -7,8 +7,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights, cells
+from pytest_ecornn.contract import Case, Cost, Layer, State, Weights, cells
 from pytest_ecornn.contract.layer_stack import run_layers
+from pytest_ecornn.implementations._common.noted import OwnKernels
 from pytest_ecornn.implementations._cuda.compile import skip_reason, with_index
 from pytest_ecornn.implementations._cuda.rows import index_overflow_reason
 from pytest_ecornn.reference.precision import tf32_refusal
@@ -26,20 +27,12 @@ class Scan(Protocol):
         """
 
 
-class GpuScanBase(Implementation):
+class GpuScanBase(OwnKernels):
     """A product for the gates of all steps, then one kernel. why: no cell but those of `cell_names` is run."""
 
-    carry = "float32"
-    gate_gradients = "storage"
-    saved_gates = "storage"
-    products = "storage"
-    deterministic = True
     cell_names: tuple[str, ...]
     skip_reason: str
     operations: int  # of a gate
-
-    def __init__(self) -> None:
-        self._notes = ""
 
     def scan(self, case: Case, device: torch.device) -> tuple[Scan, str]:
         """The scan of the case's cell, compiled, and its form in words."""
@@ -66,9 +59,6 @@ class GpuScanBase(Implementation):
         elements = case.layers * case.directions * case.hidden_size * case.steps * case.batch
         moved = scans * elements * getattr(torch, case.dtype).itemsize
         return Cost(product.bytes + moved, product.operations + passes * elements * gates * self.operations)
-
-    def notes(self) -> str:
-        return self._notes
 
 
 def _make_layer(case: Case, weights: Weights, device: torch.device, scan: Scan) -> Layer:

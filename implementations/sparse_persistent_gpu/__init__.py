@@ -10,10 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract import Case, Cost, Implementation, State, Weights, cells
+from pytest_ecornn.contract import Case, Cost, State, Weights, cells
 from pytest_ecornn.contract import Layer as ContractLayer
 from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations._common.input_projection import gate_products, product_cost
+from pytest_ecornn.implementations._common.noted import OwnKernels
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, values_per_step
 from pytest_ecornn.implementations._cuda.compile import skip_reason, with_index
 from pytest_ecornn.implementations._cuda.rows import index_overflow_reason
@@ -24,16 +25,7 @@ from pytest_ecornn.implementations.sparse_persistent_gpu.layer import Layer, Lay
 from pytest_ecornn.reference.precision import tf32_refusal
 
 
-class SparsePersistentGpu(Implementation):
-    carry = "float32"
-    gate_gradients = "storage"
-    saved_gates = "storage"
-    products = "storage"
-    deterministic = True
-
-    def __init__(self) -> None:
-        self._notes = ""
-
+class SparsePersistentGpu(OwnKernels):
     def unsupported(self, case: Case, device: torch.device) -> str | None:
         if case.cell not in GATES:
             return f"no {case.cell}: {', '.join(GATES)} only"
@@ -61,9 +53,6 @@ class SparsePersistentGpu(Implementation):
             moved, operations = moved + tracks * gates * hidden**2 * size, operations + 2 * tracks * rows * gates * hidden**2
         return Cost(product.bytes + moved, product.operations + operations)
 
-    def notes(self) -> str:
-        return self._notes
-
 
 def _does_not_fit_reason(case: Case, device: torch.device) -> str | None:
     """Asked of a random pattern of the case's density: another may still not fit."""
@@ -78,9 +67,7 @@ def _does_not_fit_reason(case: Case, device: torch.device) -> str | None:
 
 def make_layer(case: Case, weights: Weights, device: torch.device, techniques: Techniques = ALL) -> tuple[ContractLayer, str]:
     """All layers and directions of the case on `device`, and what they run. Raises Unsupported where a pattern does not fit."""
-    kind = KernelSpec(
-        getattr(torch, case.dtype), device, case.precision == "tf32", saves_for_backward=case.training, lengths=case.ragged
-    )
+    kind = KernelSpec.of(case, device)
     layers: dict[str, Layer] = {}
     for _, direction, suffix in cells.parameter_suffixes(case):
         name = "weight_hh" + suffix

@@ -1,9 +1,8 @@
-"""Positions of a pruned weight's non-zeros, by rows, read from any form that a user has; malformed input is refused."""
+"""Positions of a pruned weight's non-zeros, by rows, read from its mask; what is malformed is refused."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -70,10 +69,6 @@ class CsrPattern:
         """Index of each element in the flattened dense matrix, row-major [N]."""
         return self.rows.astype(np.int64) * self.shape[1] + self.col_indices
 
-    @property
-    def density(self) -> float:
-        return len(self.col_indices) / (self.shape[0] * self.shape[1])
-
     def row_of(self, i: int) -> int:
         return int(np.searchsorted(self.row_offsets, i, side="right")) - 1
 
@@ -92,32 +87,6 @@ def from_mask(mask: Tensor) -> CsrPattern:
     rows, columns = np.nonzero(mask.cpu().numpy())
     counts = np.bincount(rows, minlength=mask.shape[0])
     return CsrPattern((mask.shape[0], mask.shape[1]), offsets_from_counts(counts), columns.astype(np.int32))
-
-
-def from_sparse(weight: Any) -> tuple[CsrPattern, Tensor]:
-    """weight: a torch sparse CSR tensor or a SciPy matrix. Where its elements are, and their values [N].
-
-    Raises TypeError for anything else, ValueError where its indices are unsorted, repeated or out of range.
-    """
-    if isinstance(weight, Tensor):
-        if weight.layout != torch.sparse_csr or weight.dim() != 2:
-            raise TypeError(f"a tensor must be sparse CSR of two dimensions, got {weight.layout} of {weight.dim()}")
-        starts, columns, values = weight.crow_indices(), weight.col_indices(), weight.values()
-        found = _csr(tuple(weight.shape), starts.cpu().numpy(), columns.cpu().numpy())
-    elif hasattr(weight, "tocsr"):
-        matrix = weight.tocsr()
-        found, values = _csr(matrix.shape, matrix.indptr, matrix.indices), torch.from_numpy(matrix.data)
-    else:
-        raise TypeError(f"expected a torch sparse CSR tensor or a SciPy matrix, got {type(weight).__name__}")
-    if values.shape != found.col_indices.shape:
-        raise ValueError(f"expected a value for each of {len(found.col_indices)} elements, got shape {tuple(values.shape)}")
-    return found, values
-
-
-def _csr(shape: tuple[int, ...], starts: NDArray[Any], columns: NDArray[Any]) -> CsrPattern:
-    if columns.size and not -(2**31) <= int(columns.min()) <= int(columns.max()) < 2**31:
-        raise ValueError(f"columns must be 32-bit numbers, got {columns.min()} to {columns.max()}")
-    return CsrPattern((int(shape[0]), int(shape[1])), starts.astype(np.int64), columns.astype(np.int32))
 
 
 def offsets_from_counts(counts: NDArray[np.int64]) -> NDArray[np.int64]:

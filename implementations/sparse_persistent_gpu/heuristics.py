@@ -162,15 +162,12 @@ def select_config(
     if found:
         return found
     elements, words = int(counts.sum()), pair_words(problem)
+    exchanged = f"gradients of {GATES[problem.cell] * problem.hidden} gates" if problem.is_backward else "states"
     return (
         f"H {problem.hidden} with {elements:,} non-zeros does not fit: they, {2 * words} bytes each, and the "
-        f"{_exchanged_quantity(problem)} of a sequence must lie in {_REGISTER_WORDS} registers of each of {BLOCK_THREADS} "
+        f"{exchanged} of a sequence must lie in {_REGISTER_WORDS} registers of each of {BLOCK_THREADS} "
         f"threads and the {device.shared_bytes} bytes of shared memory of each of {device.num_sms} multiprocessors"
     )
-
-
-def _exchanged_quantity(problem: ProblemSize) -> str:
-    return f"gradients of {GATES[problem.cell] * problem.hidden} gates" if problem.is_backward else "states"
 
 
 def _fitting(problem: ProblemSize, counts: NDArray[np.int64], device: Device, techniques: Techniques) -> Iterator[SparseConfig]:

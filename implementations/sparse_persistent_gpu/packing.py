@@ -93,34 +93,6 @@ class PackedEll:
     def num_rounds(self) -> int:
         return int(self.sources.shape[1])
 
-    @property
-    def bank_conflicts(self) -> float:
-        """How many more times shared memory is read in a turn than once, on average, at most: who reads the same is counted."""
-        reads = self.col_indices.reshape(-1, self.spread.bank_groups).astype(np.int32)
-        bank_groups = np.sort(reads // self.spread.bank_width % self.spread.bank_groups, axis=1)
-        run, longest = np.ones(len(bank_groups), np.int32), np.ones(len(bank_groups), np.int32)
-        for lane in range(1, self.spread.bank_groups):
-            run = np.where(bank_groups[:, lane] == bank_groups[:, lane - 1], run + 1, 1)
-            longest = np.maximum(longest, run)
-        return float(longest.mean()) - 1
-
-    def unpack(self) -> CsrPattern:
-        """The pattern, found again from what lies where."""
-        block, turn, thread = np.nonzero(self.sources != PADDING)
-        of_block = zip(self.row_offsets, self.slots, strict=True)
-        row = np.stack([np.searchsorted(begin, slots, side="right") - 1 for begin, slots in of_block])
-        local, hidden = row[block, thread], self.nonzeros.shape[1] // self.spread.told
-        begin, rank = block - block % self.spread.cluster, block % self.spread.cluster
-        rows = (
-            local % self.spread.gates * hidden + self.unit_permutation[begin * self.spread.units + local // self.spread.gates]
-        )
-        position = self.col_indices[block, turn, thread] + rank.astype(np.int64) * self.spread.segment(hidden)
-        place, which = np.divmod(position, self.spread.told)
-        col_indices = which * hidden + self.unit_permutation[place]
-        found = np.lexsort((col_indices, rows))
-        counts = np.bincount(rows, minlength=self.nonzeros.shape[0])
-        return CsrPattern(self.nonzeros.shape, offsets_from_counts(counts), col_indices[found])
-
 
 def pack(nonzeros: CsrPattern, spread: Partition, is_balanced: bool = True, is_bank_aware: bool = True) -> PackedEll:
     """is_balanced: units change places where blocks would be uneven. is_bank_aware: so do elements (`is_arranged`).

@@ -16,8 +16,8 @@ from pytest_ecornn.implementations._cuda import bias_gradients, padded_rows, par
 from pytest_ecornn.implementations._cuda.compile import include_folders
 from pytest_ecornn.implementations.persistent_gpu import config as persistent_config
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
-from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, single_step
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
+from pytest_ecornn.implementations.persistent_gpu import single_step, wavefront
 from pytest_ecornn.implementations.persistent_gpu.blocks.config import block_configs
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
@@ -172,7 +172,7 @@ def of_persistent_wave() -> list[tuple[tuple[str, str], ...]]:
         kind = persistent_kernel.KernelSpec(
             dtype, torch.device("cuda", 0), tf32, saves_for_backward=batch == 32, lengths=batch > 8
         )
-        wave = heuristics_wavefront.select_wavefront(kind.problem(cell, hidden, batch), HOPPER, inputs, layers, 100)
+        wave = wavefront.select_wavefront(kind.problem(cell, hidden, batch), HOPPER, inputs, layers, 100)
         if wave is not None:
             found.append(persistent_kernel.macros(kind, wave))
     return found

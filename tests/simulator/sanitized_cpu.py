@@ -24,7 +24,7 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer
 from pytest_ecornn.implementations import persistent_gpu, sparse_persistent_gpu
 from pytest_ecornn.implementations._common.recurrent_problem import Device
-from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront
+from pytest_ecornn.implementations.persistent_gpu import wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
 from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
@@ -203,7 +203,7 @@ def _form(job: Job, shape: Shape, kind: KernelSpec) -> Form:
 
 def _waves(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> list[WavefrontConfig | None]:
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-    return heuristics_wavefront.select_wavefronts(problem, H200, inputs, layers, _LONG_STEPS)
+    return wavefront.select_wavefronts(problem, H200, inputs, layers, _LONG_STEPS)
 
 
 @contextmanager

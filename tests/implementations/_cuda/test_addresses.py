@@ -11,7 +11,7 @@ import torch
 
 from pytest_ecornn.implementations._common.recurrent_problem import MathMode, ProblemSize
 from pytest_ecornn.implementations._cuda import compile as compiler
-from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, kernel, single_step, wavefront
+from pytest_ecornn.implementations.persistent_gpu import kernel, single_step, wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.heuristics import candidate_configs
@@ -37,7 +37,7 @@ def of_form(kind: type[Form], units: int, inputs: int = 0) -> tuple[Path, Any]:
 
 
 def of_wave() -> tuple[Path, Any]:
-    waves = heuristics_wavefront.select_wavefronts(PROBLEM, H200, 64, 4, 64)
+    waves = wavefront.select_wavefronts(PROBLEM, H200, 64, 4, 64)
     wave = next(wave for wave in waves if wave is not None)
     return wavefront._SOURCE, kernel.macros(TF32, wave)
 

@@ -18,8 +18,8 @@ from pytest_ecornn.implementations._cuda import bias_gradients, padded_rows, par
 from pytest_ecornn.implementations._cuda import compile as compiler
 from pytest_ecornn.implementations._cuda.kernel import Kernel, TensorArg
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
-from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, single_step, wavefront
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
+from pytest_ecornn.implementations.persistent_gpu import single_step, wavefront
 from pytest_ecornn.implementations.persistent_gpu.blocks.config import block_configs
 from pytest_ecornn.implementations.persistent_gpu.input_gemm import gemm_3xtf32
 from pytest_ecornn.implementations.persistent_gpu.input_gemm.gemm_3xtf32 import TILES
@@ -58,7 +58,7 @@ def persistent() -> Iterator[Any]:
             yield from (persistent_kernel.make_kernel(kind._replace(inputs=64), form) for form in fused)
     kind = KernelSpec(torch.float16, GPU)
     for layers in (2, 4):
-        wave = heuristics_wavefront.select_wavefront(kind.problem("gru", 128, 8), HOPPER, 33, layers, 100)
+        wave = wavefront.select_wavefront(kind.problem("gru", 128, 8), HOPPER, 33, layers, 100)
         assert wave is not None
         yield wavefront.kernel_of.__wrapped__(kind, wave)
     once = single_step.select_single_step(single_step.SingleStepConfig("lstm", 65, 33, 8, kind.arithmetic), HOPPER)

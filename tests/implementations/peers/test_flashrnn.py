@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pytest_ecornn.contract import Case, Unsupported
-from pytest_ecornn.implementations.peers import _flashrnn, _peer, flashrnn
+from pytest_ecornn.implementations.peers import _peer, flashrnn
 from pytest_ecornn.implementations.peers.flashrnn import FlashRnn
 from pytest_ecornn.verification.verification import Candidate, failure_message
 from tests.helpers import peer_doubles
@@ -80,16 +80,16 @@ def test_what_does_not_build_is_unsupported_with_the_first_line(monkeypatch: pyt
 
 @pytest.mark.usefixtures("installed")
 def test_building_asks_torch_for_the_device_s_sizes_and_leaves_random_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, asked = _flashrnn.import_quietly("flashrnn.flashrnn.flashrnn"), list[object]()
+    module, asked = flashrnn.import_quietly("flashrnn.flashrnn.flashrnn"), list[object]()
 
     def build(*given: object) -> None:
         asked.append(module.get_gpu_info)
         random.random()
 
-    monkeypatch.setattr(_flashrnn, "fused_lstm", build)
+    monkeypatch.setattr(flashrnn, "fused_lstm", build)
     before, own = random.getstate(), module.get_gpu_info
-    _flashrnn.load(8, 128, "cpu")
-    assert asked == [_flashrnn._sizes]
+    flashrnn.load(8, 128, "cpu")
+    assert asked == [flashrnn._sizes]
     assert module.get_gpu_info is own
     assert random.getstate() == before
 

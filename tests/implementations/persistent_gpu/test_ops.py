@@ -261,7 +261,7 @@ def test_what_has_no_gradient_of_that_kind_says_so() -> None:
 @pytest.mark.parametrize("has_lengths", [False, True])
 @pytest.mark.parametrize(("bidirectional", "is_projected"), [(True, True), (False, True), (True, False)])
 def test_gradients_of_a_graph_are_those_of_the_kernels(has_lengths: bool, bidirectional: bool, is_projected: bool) -> None:
-    """A loop over time computes them there (double_backward.py), so that they have gradients."""
+    """A loop over time computes them there (`differentiable_gradients`), so that they have gradients."""
     lengths = torch.tensor([3, 7, 1]) if has_lengths else None
     directions, gates = 1 + bidirectional, 30
     how = RNNOptions("gru", False, bidirectional, is_projected, False)

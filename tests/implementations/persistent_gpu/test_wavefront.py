@@ -19,12 +19,8 @@ from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200 
 from pytest_ecornn.implementations.persistent_gpu.cost_model import WavefrontCostModel
 from pytest_ecornn.implementations.persistent_gpu.describe import describe
 from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
-from pytest_ecornn.implementations.persistent_gpu.heuristics_wavefront import (
-    select_wavefront,
-    select_wavefronts,
-    single_layer_us,
-)
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
+from pytest_ecornn.implementations.persistent_gpu.wavefront import select_wavefront, select_wavefronts, single_layer_us
 from tests.helpers.persistent import A100, ARITHMETICS, small, verdicts
 from tests.helpers.requirements import needs_compiler
 from tests.helpers.simulated_kernels import CELLS, KERNELS, Seen
