@@ -35,9 +35,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
 def _configure_processes(config: pytest.Config) -> None:
     """Sets what rows in other processes need. pytest-xdist is yet to read its options."""
     if config.getoption("--ecornn-ray") is not None:
-        from pytest_ecornn.run.cluster import ray_options
-
-        ray_options.configure_options(config)
+        xdist_setup.configure_ray_run(config)
     elif config.getoption("--ecornn-isolate"):
         xdist_setup.configure_isolation(config)
     elif any(device.startswith("cuda") for device in config.getoption("--ecornn-device")):

@@ -15,9 +15,8 @@ _PACKAGE = Path(__file__).parents[1]
 _NOT_HARNESS = ("implementations", "selfcheck", "suites")
 # Modules of the harness in which a layer's work ends: a gradient, a stream or a result may raise there, outside its code.
 _USE_RESULTS = (
-    "agreement", "background", "backward_passes", "calls", "changed_weights", "clocks", "comparison", "conduct",
-    "element_problems", "expanded_inputs", "graph_calls", "graphs", "guards", "incoming_gradients", "measurement",
-    "memory", "relations", "replay", "required_gradients", "subject",
+    "agreement", "background", "backward_passes", "calls", "changed_weights", "clocks", "comparison", "conduct", "graph_calls",
+    "graphs", "guards", "incoming_gradients", "measurement", "memory", "relations", "replay", "subject",
 )  # fmt: skip
 
 

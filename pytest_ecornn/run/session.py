@@ -287,19 +287,14 @@ class RunSession:
         }
 
     @cached_property
-    def _ceilings(self) -> MeasuredCeilings:
+    def measured_ceilings(self) -> MeasuredCeilings:
         return MeasuredCeilings(self._shared, self.cases, str(self.share.number) if self.share else "")
 
     def ceilings(self, device: str) -> Ceilings:
-        return self._ceilings.of_device(device)
+        return self.measured_ceilings.of_device(device)
 
     def remeasured_ceilings(self, device: str) -> Ceilings:
-        return self._ceilings.remeasured(device)
-
-    @property
-    def measured_ceilings(self) -> dict[str, Any]:
-        """The ceilings as the report states them."""
-        return self._ceilings.as_report(self.devices)
+        return self.measured_ceilings.remeasured(device)
 
     @property
     def shared_folder(self) -> str:

@@ -39,7 +39,7 @@ class AnySupport:
 
 @dataclass
 class TrialSession:
-    """Implements `item_session.ItemSession`."""
+    """Implements `items.ItemSession`."""
 
     options: Options = TRIAL
     current: Row | None = None

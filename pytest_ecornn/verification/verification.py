@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -23,7 +23,6 @@ from pytest_ecornn.verification.comparison import Array, Error, Mask, TensorChec
 from pytest_ecornn.verification.guards import tampering
 from pytest_ecornn.verification.moved_gates import PerturbedActivations
 from pytest_ecornn.verification.permutation import Permutation, max_ulps
-from pytest_ecornn.verification.rerun import rerun_command
 
 
 def reference_layer(problem: Problem) -> Layer:
@@ -221,3 +220,9 @@ def failure_message(name: str, case: Case, comparisons: list[TensorCheck]) -> st
     """The failed tensors, and how to see them again; empty when none failed."""
     failed = failed_tensors(name, case, comparisons)
     return f"{failed}\nagain: {rerun_command(name, [case])}" if failed else ""
+
+
+def rerun_command(name: str, cases: Iterable[Case | str], extra: str = "", *, is_timed: bool = False) -> str:
+    """The command that runs an implementation on cases in their order: `is_timed` with their timing, else the checks alone."""
+    each = "".join(f' --ecornn-case "{case}"' for case in cases)
+    return f"pytest --ecornn-{'bench' if is_timed else 'verify'} --ecornn-only {name}{each}{extra}"

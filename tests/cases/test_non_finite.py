@@ -10,7 +10,7 @@ from pytest_ecornn.cases import contents, non_finite
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.cases.non_finite import leaves_undefined
 from pytest_ecornn.contract import CONTENTS, Case
-from pytest_ecornn.verification.element_problems import non_finite_problem
+from pytest_ecornn.verification.comparison import non_finite_problem
 
 
 def odd(problem: Problem) -> dict[str, int]:

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import cached_property
@@ -23,7 +23,7 @@ from pytest_ecornn.reporting import gate_tables, junit, standing
 from pytest_ecornn.results import formatting, journal, score
 from pytest_ecornn.results.formatting import printable
 from pytest_ecornn.results.rows import Row
-from pytest_ecornn.run import resumption, run_seed
+from pytest_ecornn.run import run_seed
 from pytest_ecornn.run.gate_run import RegressionGate
 from pytest_ecornn.run.hooks.benchmark_plugin import check_loaded
 from pytest_ecornn.run.hooks.collection import Collection
@@ -39,6 +39,8 @@ from pytest_ecornn.system import interruption, machine, user_folder
 from pytest_ecornn.system.file_locks import LockError
 from pytest_ecornn.system.folder_lock import FolderInUse, FolderLock
 from pytest_ecornn.verification.outcomes import CheckFailed
+
+_MAX_VALUE_LENGTH = 200  # of a set-up's value in an error
 
 
 class RunPlugin:
@@ -99,7 +101,7 @@ class RunPlugin:
             self.session.lock.check()
             self._folder_lock = _locked(options.report)
             self._journal = journal.Journal(options.report, header, options.resume)
-            resumption.check(self._journal, header, self.session.items())
+            check_resumable(self._journal, header, self.session.items())
         except (LockError, FolderInUse, journal.JournalError) as error:
             raise pytest.UsageError(str(error)) from error
 
@@ -138,7 +140,9 @@ class RunPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
-        _neutralise_warning(warning_message)
+        """Neutralises a warning, before pytest shows it."""
+        if (shown := printable(warning_message.message)) != str(warning_message.message):
+            warning_message.message = shown
 
     def _say(self, text: str) -> None:
         """A line that reaches the terminal although a test's output is captured; a worker's by the standard error."""
@@ -224,7 +228,7 @@ class RunPlugin:
             seconds=time.monotonic() - self._start,
             command=" ".join(["pytest", *self._config.invocation_params.args]),
             machine=self.machine,
-            ceilings=self.session.measured_ceilings,
+            ceilings=self.session.measured_ceilings.as_report(self.session.devices),
             settings=self.session.settings,
             refused=standing.refused(self._journal.rows),
             score=score.load_last(),
@@ -300,7 +304,36 @@ def _neutralise(report: pytest.TestReport) -> None:
         report.longrepr = shown  # a traceback's colours are less than what hides in it
 
 
-def _neutralise_warning(warning: warnings.WarningMessage) -> None:
-    """Neutralises a warning, before pytest shows it."""
-    if (shown := printable(warning.message)) != str(warning.message):
-        warning.message = shown
+def check_resumable(rows: journal.Journal, now: dict[str, Any], items: Iterable[CheckItem]) -> None:
+    """Raises JournalError where rows of an interrupted run cannot stand beside new ones: of another header, or of no item."""
+    before = rows.header
+    differences = machine.same_machine(before.get("machine", {}), now["machine"])
+    differences += _changes(before.get("setup", {}), now["setup"])
+    differences += _strangers(rows, items)
+    if differences:
+        raise journal.JournalError(
+            f"{rows.path}: its rows cannot stand beside new ones ({'; '.join(differences)}); "
+            "repeat the options of the interrupted run, or run without --ecornn-resume"
+        )
+
+
+def _strangers(rows: journal.Journal, items: Iterable[CheckItem]) -> list[str]:
+    """The first row that this run would never have written."""
+    known = {item.empty_row().key for item in items} if rows.rows else set()
+    return [f"{' '.join(row.key)} is no row of this run" for row in rows.rows if row.key not in known][:1]
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Differences between two runs' set-up; a changed source is given by its implementation's name."""
+    names = [name for name in now if name != "sources" and before.get(name) != now[name]]
+    sources = before.get("sources", {})
+    return [
+        *(f"{name}: {_words(before.get(name))} and {_words(now[name])}" for name in names),
+        *(f"{name} has changed" for name, checksum in now["sources"].items() if sources.get(name, checksum) != checksum),
+    ]
+
+
+def _words(value: Any) -> str:
+    """A value of the set-up in a few words."""
+    text = (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)
+    return formatting.one_line(text, _MAX_VALUE_LENGTH)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pytest_ecornn.cases.strategies import SizeLimits, property_corners
@@ -14,7 +16,6 @@ from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.outcomes import CheckFailed, SkipCheck, WrongCase
 from pytest_ecornn.verification.properties import properties
 from pytest_ecornn.verification.properties.subject import PropertyContext
-from pytest_ecornn.verification.rerun import rerun_test_command
 from pytest_ecornn.verification.verification import failed_tensors
 
 # Cases to draw of each cell in a dtype. Small ones: what properties find does not hide in size, and each takes many calls.
@@ -25,24 +26,59 @@ FIXED_REPEATS, TIMED_REPEATS = 60, 20
 
 
 @dataclass(frozen=True)
-class DrawnItem(CheckItem):
-    """Verifies cases that Hypothesis draws around `case`: its cell, dtype and device; always the same ones of a `number`."""
+class _AroundCase(CheckItem):
+    """Runs cases that Hypothesis draws around `case`, always the same ones of a `number`, or if it `is_fixed` it alone."""
 
+    is_fixed: bool = False
     number: int | None = None
-    kind, test = "drawn", "test_drawn_cases"
+    test = ""  # by which pytest names it
 
     def __str__(self) -> str:
-        return f"{self.found.name}-{_drawn_label(self.case)}"
+        return f"{self.found.name}-{self.case if self.is_fixed else self._label}"
+
+    @property
+    def _label(self) -> str:
+        """The name that cases drawn around `case` share: cell, dtype and, except on a CPU, device."""
+        return "-".join([self.case.cell, self.case.dtype, *([self.case.device] if self.case.device != "cpu" else [])])
 
     @property
     def is_drawn(self) -> bool:
-        return True
+        return not self.is_fixed
 
     def empty_row(self) -> Row:
-        return _drawn_row(super().empty_row(), self.case, self.session.options.profile)
+        row = super().empty_row()
+        if not self.is_fixed:
+            row.case, row.mode = f"{self._label}-{self.session.options.profile}", ""
+        return row
 
     def rerun(self, case: Case | str = "", is_timed: bool = False, earlier: Sequence[Case] = ()) -> str:
-        return super().rerun(case, False, earlier) if case else _rerun_drawn(self, self.test)
+        """The command that draws the cases once more, or repeats one of them."""
+        if case or self.is_fixed:
+            return super().rerun(case, False, earlier)
+        name, extra = (
+            self.found.name,
+            f"{self.session.locator_options(self.found, False)} --ecornn-profile {self.session.options.profile}",
+        )
+        extra += f" --ecornn-device {self.case.device}" if self.case.device != "cpu" else ""
+        return f"pytest --ecornn-verify --ecornn-only {name} -k {shlex.quote(f'{self.test} and {name}-{self._label}')}{extra}"
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Within it cases are drawn: an error of `unsupported` is the implementation's, what Hypothesis finds is a failure."""
+        try:
+            yield
+        except RefusalError as refusal:
+            with self.attributed_to(refusal.case):
+                raise refusal.error from None
+        except AssertionError as error:
+            raise CheckFailed(f"{self.found.name}: {error}") from error
+
+
+@dataclass(frozen=True)
+class DrawnItem(_AroundCase):
+    """Verifies cases that Hypothesis draws around `case`: its cell, dtype and device."""
+
+    kind, test = "drawn", "test_drawn_cases"
 
     @property
     def profile(self) -> Profile:
@@ -56,51 +92,25 @@ class DrawnItem(CheckItem):
                 raise WrongCase(message, case)
             return comparisons
 
-        try:
+        with self.drawing():
             run_drawn_cases(self.found, self.case, self.profile, check, row, self.number, self.session.options.seed)
-        except RefusalError as refusal:
-            with self.attributed_to(refusal.case):
-                raise refusal.error from None
-        except AssertionError as error:
-            raise CheckFailed(f"{self.found.name}: {error}") from error
 
 
 @dataclass(frozen=True)
-class PropertyItem(CheckItem):
-    """Checks properties on cases drawn around `case`, always the same ones of a `number`, or if it `is_fixed` on it alone."""
+class PropertyItem(_AroundCase):
+    """Checks properties on drawn cases, or on its own alone."""
 
-    is_fixed: bool = False
-    number: int | None = None
     kind, test = "properties", "test_properties"
     _broken: list[properties.Property] = field(default_factory=list, compare=False)
-
-    def __str__(self) -> str:
-        return f"{self.found.name}-{self.case if self.is_fixed else _drawn_label(self.case)}"
-
-    @property
-    def is_drawn(self) -> bool:
-        return not self.is_fixed
-
-    def empty_row(self) -> Row:
-        row = super().empty_row()
-        return row if self.is_fixed else _drawn_row(row, self.case, self.session.options.profile)
-
-    def rerun(self, case: Case | str = "", is_timed: bool = False, earlier: Sequence[Case] = ()) -> str:
-        return super().rerun(case, False, earlier) if case or self.is_fixed else _rerun_drawn(self, self.test)
 
     def fill(self, row: Row) -> None:
         if self.is_fixed:
             self._check_fixed(row)
             return
-        try:
+        with self.drawing():
             search = CaseSearch(self.found, self.case, row, SIZES, self.number)
             search.run(EXAMPLES[self.session.options.profile], lambda case: self._check(case, row))
             search.run_corners(lambda case: self._check(case, row), property_corners)
-        except RefusalError as refusal:
-            with self.attributed_to(refusal.case):
-                raise refusal.error from None
-        except AssertionError as error:
-            raise CheckFailed(f"{self.found.name}: {error}") from error
         search.check_some_ran()
 
     def _check_fixed(self, row: Row) -> None:
@@ -122,23 +132,3 @@ class PropertyItem(CheckItem):
         for name, reason in checked.items():
             counts = row.uninformative if reason else row.informative
             counts[name] = counts.get(name, 0) + 1
-
-
-def _drawn_label(case: Case) -> str:
-    """The name that cases drawn around `case` share: cell, dtype and, except on a CPU, device."""
-    return "-".join([case.cell, case.dtype, *([case.device] if case.device != "cpu" else [])])
-
-
-def _drawn_row(row: Row, case: Case, profile: str) -> Row:
-    """The row as that of a set of drawn cases."""
-    row.case, row.mode = f"{_drawn_label(case)}-{profile}", ""
-    return row
-
-
-def _rerun_drawn(item: CheckItem, test: str) -> str:
-    """The command that draws an item's cases once more."""
-    options, device = item.session.options, item.case.device
-    extra = f" --ecornn-profile {options.profile}" + (f" --ecornn-device {device}" if device != "cpu" else "")
-    return rerun_test_command(
-        item.found.name, test, _drawn_label(item.case), item.session.locator_options(item.found, False) + extra
-    )

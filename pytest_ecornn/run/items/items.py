@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import pytest
 import torch
 
 from pytest_ecornn.contract import Case, Declared, Implementation, Unsupported
+from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results.rows import AGAIN, Row, TensorError
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.error_origin import describe_error, is_of_harness
-from pytest_ecornn.run.item_session import ItemSession
-from pytest_ecornn.run.process import UnrecoverableError
+from pytest_ecornn.run.options import Options
+from pytest_ecornn.run.process import UnrecoverableError, WorkerProcess
 from pytest_ecornn.run.repeatability import describe_variation, needed_cases
 from pytest_ecornn.run.support import NO_CUDA
 from pytest_ecornn.system import faults, memory
@@ -30,8 +32,47 @@ from pytest_ecornn.verification.guards import ambient
 from pytest_ecornn.verification.guards.exit_guard import ExitGuard
 from pytest_ecornn.verification.guards.tampering import IntrospectionGuard, MonkeypatchGuard
 from pytest_ecornn.verification.outcomes import RAISED, CheckFailed, SkipCheck, WrongCase, skips_as_unsupported
-from pytest_ecornn.verification.rerun import rerun_command
-from pytest_ecornn.verification.verification import Candidate, failed_tensors
+from pytest_ecornn.verification.verification import Candidate, failed_tensors, rerun_command
+
+
+class ItemLock(Protocol):
+    """The part of `locking.MachineLock` that items use."""
+
+    def shared(self) -> AbstractContextManager[None]: ...
+    def exclusive(self) -> AbstractContextManager[None]: ...
+
+
+class ItemSupport(Protocol):
+    """The part of `support.Support` that items use."""
+
+    def refusal(self, implementation: ImplementationInfo, case: Case, is_drawn: bool = False) -> str: ...
+
+
+class ItemSession(Protocol):
+    """Each member as in `session.RunSession`."""
+
+    current: Row | None
+
+    @property
+    def options(self) -> Options: ...
+    @property
+    def lock(self) -> ItemLock: ...
+    @property
+    def beside(self) -> str: ...
+    @property
+    def process(self) -> WorkerProcess: ...
+    @property
+    def support(self) -> ItemSupport: ...
+    @property
+    def found(self) -> Mapping[str, ImplementationInfo]: ...
+    @property
+    def finished(self) -> Mapping[tuple[str, str, str], Row]: ...
+    @property
+    def confidence(self) -> float: ...
+    def locator_options(self, found: ImplementationInfo, is_timed: bool) -> str: ...
+    def baselines(self, found: ImplementationInfo, case: Case) -> tuple[list[Candidate], list[str]]: ...
+    def ceilings(self, device: str) -> Ceilings: ...
+    def remeasured_ceilings(self, device: str) -> Ceilings: ...
 
 
 class NotRun(CheckFailed):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
@@ -12,7 +12,8 @@ import torch
 from pytest_ecornn.run.process import WorkerProcess, worker_input
 from pytest_ecornn.run.session import RunSession
 from pytest_ecornn.run.suites import is_timed_node
-from pytest_ecornn.system import machine
+from pytest_ecornn.system import machine, memory
+from pytest_ecornn.system.deadline import Timeout
 from pytest_ecornn.system.gpus.host_share import HostShare
 from pytest_ecornn.system.last_words import CrashReport
 
@@ -51,3 +52,30 @@ class WorkerThreads:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         if self._proving != self._timing:
             torch.set_num_threads(self._timing if is_timed_node(item.nodeid) else self._proving)
+
+
+class WorkerLimits:
+    """Of an isolated run: they limit the time and the memory of rows. stack: a file for those of a row that takes too long."""
+
+    def __init__(self, config: pytest.Config, session: RunSession, stack: IO[str]):
+        self._process, self._timeout = session.process, session.options.timeout
+        self._deadline = Timeout(stack)
+        session.lock.waiting = self._deadline.paused
+        if limit := worker_input(config)["ecornn_memory"]:
+            memory.set_memory_limit(limit)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection(self) -> Any:
+        """Implementations are asked what they support: one that does not answer must not hold up the run."""
+        self._deadline.start(self._timeout, self._process.stop)
+        result = yield
+        self._deadline.stop()
+        return result
+
+    def pytest_timeout_set_timer(self, item: pytest.Item, settings: Any) -> bool:
+        """pytest-timeout's method "thread", with a clock that can be stopped."""
+        from pytest_timeout import timeout_timer
+
+        self._deadline.start(settings.timeout, lambda: timeout_timer(item, settings))
+        item.cancel_timeout = self._deadline.stop  # type: ignore[attr-defined]
+        return True

@@ -1,11 +1,13 @@
 """Rows in workers of pytest-xdist: what it and pytest-timeout are told before they read their options.
 
-Usage errors come before torch is imported.
+Usage errors come before torch, or Ray, is imported.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -74,3 +76,34 @@ def restart_workers(config: pytest.Config) -> None:
     """Lifts pytest-xdist's limit on workers that are replaced, unless one was given."""
     if config.option.maxworkerrestart is None:
         config.option.maxworkerrestart = str(sys.maxsize)
+
+
+def configure_ray_run(config: pytest.Config) -> None:
+    """Sets what pytest-xdist needs for --ecornn-ray. Raises UsageError for what cannot go with a cluster."""
+    require_plugins(config, "--ecornn-ray")
+    if hasattr(config, "workerinput"):
+        limit_rows(config)
+        return
+    if importlib.util.find_spec("ray") is None:
+        raise pytest.UsageError("--ecornn-ray needs Ray: pip install 'pytest-ecornn[ray]'")
+    if given := next(_given_beside(config), ""):
+        raise pytest.UsageError(f"--ecornn-ray places workers itself: leave out {given}")
+    if config.getoption("--ecornn-compare"):
+        raise pytest.UsageError("--ecornn-ray: leave out --ecornn-compare, which measures rows again in this process")
+    for device in config.getoption("--ecornn-device"):
+        if device.startswith("cuda:"):
+            raise pytest.UsageError(f"--ecornn-ray gives each worker one GPU: expected --ecornn-device cuda, got {device}")
+    restart_workers(config)
+    config.option.dist = "load"
+
+
+def _given_beside(config: pytest.Config) -> Iterator[str]:
+    """Options that place workers too, as given."""
+    setting = config.option
+    if setting.numprocesses is not None:
+        yield f"-n {setting.numprocesses}"
+    if setting.dist != "no":
+        yield f"--dist {setting.dist}"
+    if setting.tx:
+        yield f"--tx {setting.tx[0]}"
+    yield from (flag for flag, is_given in (("-d", setting.distload), ("--pdb", setting.usepdb)) if is_given)

@@ -68,7 +68,7 @@ class GlobalStateGuard:
 def quick() -> Iterator[GlobalSetting]:
     """Settings that are read in a few microseconds each: what could change another row's time."""
     yield from torch_settings.quick_settings()
-    yield from python_settings.quick_settings()
+    yield from python_settings.QUICK
     yield from process_settings.quick_settings()
     if torch.cuda.is_initialized():
         yield from cuda_settings.quick_settings()
@@ -77,17 +77,17 @@ def quick() -> Iterator[GlobalSetting]:
 def usual() -> Iterator[GlobalSetting]:
     """The quick ones, random states and clocks."""
     yield from quick()
-    yield torch_settings.random_state()
-    yield from python_settings.random_states()
+    yield torch_settings.RANDOM_STATE
+    yield from python_settings.RANDOM_STATES
     yield from clock_functions()
     if torch.cuda.is_initialized():
-        yield from cuda_settings.random_states()
+        yield cuda_settings.RANDOM_STATES
 
 
 def everything() -> Iterator[GlobalSetting]:
     """The usual ones and those that take long to read: for around a row."""
-    slow = [python_settings, process_settings, *([cuda_settings] if torch.cuda.is_initialized() else [])]
-    return chain(usual(), *(one.slow_settings() for one in slow))
+    of_cuda = cuda_settings.slow_settings() if torch.cuda.is_initialized() else ()
+    return chain(usual(), python_settings.SLOW, process_settings.slow_settings(), of_cuda)
 
 
 def clock_functions() -> Iterator[GlobalSetting]:

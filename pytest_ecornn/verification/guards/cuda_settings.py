@@ -16,6 +16,7 @@ _LIMITS = {
     "stack": 0, "printf": 1, "heap": 2, "depth of synchronisation": 3, "pending launches": 4, "fetches of the L2": 5,
     "persisting L2": 6,
 }  # fmt: skip
+RANDOM_STATES = GlobalSetting("CUDA's random states", torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all)
 _WAITING = 7  # CU_CTX_SCHED_MASK: how the host waits for the GPU
 
 
@@ -27,11 +28,6 @@ def quick_settings() -> Iterator[GlobalSetting]:
     if (driver := _driver()) is not None:
         yield GlobalSetting("CUDA's limits", partial(_limits, driver), partial(_set_limits, driver), tell=differing_keys)
         yield GlobalSetting("how the host waits for CUDA", partial(_waiting, driver), cannot_be_put_back)
-
-
-def random_states() -> Iterator[GlobalSetting]:
-    """Yields the random states of numbers drawn on GPUs."""
-    yield GlobalSetting("CUDA's random states", torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all)
 
 
 def slow_settings() -> Iterator[GlobalSetting]:

@@ -38,7 +38,7 @@ def quick_settings() -> tuple[GlobalSetting, ...]:
 
 def _quick_settings() -> Iterator[GlobalSetting]:
     yield GlobalSetting(
-        "environment variables", _environment, _set_environment, is_of_import=_is_of_import, tell=differing_keys
+        "environment variables", lambda: dict(os.environ), _set_environment, is_of_import=_is_of_import, tell=differing_keys
     )
     if hasattr(os, "sched_getaffinity"):
         yield GlobalSetting(
@@ -68,10 +68,6 @@ def slow_settings() -> Iterator[GlobalSetting]:
         yield GlobalSetting("processors and priority of threads", _threads, _set_threads, _same_of_common, tell=_tell_of_common)
     if resource is not None:
         yield GlobalSetting("limits of the process", _limits, _set_limits, tell=differing_keys)
-
-
-def _environment() -> dict[str, str]:
-    return dict(os.environ)
 
 
 def _set_environment(old: dict[str, str]) -> None:

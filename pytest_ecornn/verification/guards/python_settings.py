@@ -11,7 +11,6 @@ import sys
 import threading
 import tracemalloc
 import warnings
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -20,21 +19,6 @@ import numpy as np
 from pytest_ecornn.verification.guards.setting import GlobalSetting, always, cannot_be_put_back, differing_keys
 
 _TIMERS = tuple(getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF") if hasattr(signal, name))
-
-
-def quick_settings() -> Iterator[GlobalSetting]:
-    """Yields the settings that take a few microseconds each to read."""
-    yield from _QUICK
-
-
-def random_states() -> Iterator[GlobalSetting]:
-    """Yields the random states of Python and NumPy."""
-    yield from _RANDOM
-
-
-def slow_settings() -> Iterator[GlobalSetting]:
-    """Yields the settings that take longer to read."""
-    yield from _SLOW
 
 
 def _numba_threads() -> int | None:
@@ -52,10 +36,6 @@ def _numba_default() -> int:
 
 def _set_numba_threads(count: int) -> None:
     sys.modules["numba"].set_num_threads(count or _numba_default())
-
-
-def _set_collecting(is_enabled: bool) -> None:
-    (gc.enable if is_enabled else gc.disable)()
 
 
 def _set_filters(filters: list[Any]) -> None:
@@ -112,9 +92,9 @@ def _same_rounding() -> bool:
 
 
 _ONE, _LITTLE = 1.0, 1e-30
-_QUICK = (
+QUICK = (  # which take a few microseconds each to read
     GlobalSetting("Numba's threads", _numba_threads, _set_numba_threads),
-    GlobalSetting("collection of garbage", gc.isenabled, _set_collecting),
+    GlobalSetting("collection of garbage", gc.isenabled, lambda is_on: (gc.enable if is_on else gc.disable)()),
     GlobalSetting("thresholds of the collection of garbage", gc.get_threshold, lambda old: gc.set_threshold(*old)),
     GlobalSetting("warnings filters", lambda: list(warnings.filters), _set_filters, is_of_import=always),
     GlobalSetting("NumPy's error state", np.geterr, lambda old: np.seterr(**old)),
@@ -126,11 +106,11 @@ _QUICK = (
     GlobalSetting("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit, is_of_import=operator.lt),
     GlobalSetting("timers that send signals", _timers, _stop_timers),
 )
-_RANDOM = (
+RANDOM_STATES = (
     GlobalSetting("Python's random state", random.getstate, random.setstate),
     GlobalSetting("NumPy's random state", partial(np.random.get_state, legacy=True), np.random.set_state),
 )
-_SLOW = (
+SLOW = (
     GlobalSetting("handlers of signals", _handlers, _set_handlers, tell=differing_keys),
     GlobalSetting("locale", partial(locale.setlocale, locale.LC_ALL), partial(locale.setlocale, locale.LC_ALL)),
 )

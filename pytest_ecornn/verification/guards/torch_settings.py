@@ -17,6 +17,7 @@ from pytest_ecornn.verification.guards.setting import GlobalSetting, attribute
 
 _C: Any = torch._C
 _TINY, _ONE = 5e-324, 1.0
+RANDOM_STATE = GlobalSetting("torch's random state", torch.get_rng_state, torch.set_rng_state)  # of a CPU
 
 
 @cache
@@ -35,11 +36,6 @@ def _quick_settings() -> Iterator[GlobalSetting]:
         yield from (attribute(owner, "fp32_precision", label) for label, owner in _precision_places())
     else:
         yield from (attribute(owner, "allow_tf32") for owner in (torch.backends.cuda.matmul, torch.backends.cudnn))
-
-
-def random_state() -> GlobalSetting:
-    """Returns the setting of torch's random state on a CPU."""
-    return GlobalSetting("torch's random state", torch.get_rng_state, torch.set_rng_state)
 
 
 def _precision_places() -> Iterator[tuple[str, Any]]:
@@ -81,10 +77,6 @@ def _default_device() -> str:
     return "" if context is None else str(context.device)
 
 
-def _set_default_device(device: str) -> None:
-    torch.set_default_device(device or None)
-
-
 def _autocast() -> tuple[Any, ...]:
     kinds = ("cpu", "cuda")
     return (
@@ -102,17 +94,6 @@ def _set_autocast(old: tuple[Any, ...]) -> None:
 
 def _anomaly() -> tuple[bool, bool]:
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-
-
-def _set_anomaly(old: tuple[bool, bool]) -> None:
-    torch.set_anomaly_enabled(*old)
-
-
-_guards: list[Any] = []  # an inference mode lasts as long as its guard
-
-
-def _set_inference_mode(is_enabled: bool) -> None:
-    _guards.append(_C._InferenceMode(is_enabled))
 
 
 def _mode_stacks() -> tuple[int, int]:
@@ -164,21 +145,18 @@ def _remove_module_hooks(old: tuple[tuple[int, ...], ...]) -> None:
             del getattr(nn_module, name)[key]
 
 
-def _set_interop_threads(old: int) -> None:
-    """torch refuses where the threads have begun."""
-    torch.set_num_interop_threads(old)
-
-
+_guards: list[Any] = []  # an inference mode lasts as long as its guard
 _SETTINGS = (
-    GlobalSetting("default device", _default_device, _set_default_device),
+    GlobalSetting("default device", _default_device, lambda device: torch.set_default_device(device or None)),
     GlobalSetting("modes of functions and operators", _mode_stacks, _pop_modes),
     GlobalSetting("default dtype", torch.get_default_dtype, torch.set_default_dtype),
     GlobalSetting("torch's threads", torch.get_num_threads, torch.set_num_threads),
-    GlobalSetting("torch's threads between operators", torch.get_num_interop_threads, _set_interop_threads),
+    # torch refuses the second where these threads have begun.
+    GlobalSetting("torch's threads between operators", torch.get_num_interop_threads, torch.set_num_interop_threads),
     GlobalSetting("grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
-    GlobalSetting("inference mode", torch.is_inference_mode_enabled, _set_inference_mode),
+    GlobalSetting("inference mode", torch.is_inference_mode_enabled, lambda is_on: _guards.append(_C._InferenceMode(is_on))),
     GlobalSetting("autocast", _autocast, _set_autocast),
-    GlobalSetting("anomaly mode", _anomaly, _set_anomaly),
+    GlobalSetting("anomaly mode", _anomaly, lambda old: torch.set_anomaly_enabled(*old)),
     GlobalSetting("hooks of saved tensors", _saved_tensor_hooks, _pop_saved_tensor_hooks),
     GlobalSetting("hooks of all modules", _module_hooks, _remove_module_hooks),
     GlobalSetting("autograd's profiler", _C._autograd._profiler_enabled, _stop_profiler),

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
-from pytest_ecornn.contract import Layer, Weights
+from pytest_ecornn.contract import Weights
 from pytest_ecornn.verification.agreement import ResultComparator
-from pytest_ecornn.verification.calls import Call, Tensors
+from pytest_ecornn.verification.calls import Tensors
 from pytest_ecornn.verification.properties.graph_calls import check_allclose, labelled, needs_training, rotated, variants
 from pytest_ecornn.verification.properties.subject import PropertyContext
 from pytest_ecornn.verification.verification import ReferenceResult, failed_tensors
@@ -35,7 +35,8 @@ def each_weight_seen(subject: PropertyContext) -> str:
     layer = subject.built(subject.case, weights)
     changing = replace(subject.problem, weights=weights)
     subject.run(changing, layer)
-    _evaluated(subject, changing, layer)
+    evaluated = partial(subject.forward, has_graph=False)  # a call between steps of training
+    evaluated(changing, layer)
     changed, ways = rotated([*weights], subject.case.seed)[:_MOST], list(_WAYS.items())
     every = [(name, ways[(position + turn) % len(ways)]) for turn in range(len(ways)) for position, name in enumerate(changed)]
     for name, (said, change) in variants(subject, every):
@@ -43,20 +44,13 @@ def each_weight_seen(subject: PropertyContext) -> str:
         fresh = replace(subject.problem, weights=_copied(weights))
         wanted = subject.run(fresh, subject.built(subject.case, fresh.weights))
         agreement = ResultComparator(fresh, subject.declared)
-        for call, where in ((subject.run, ""), (partial(_evaluated, subject), ", under no_grad")):
+        for call, where in ((subject.run, ""), (evaluated, ", under no_grad")):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch.nn warns that it copies weights which left cuDNN's buffer
                 results = call(changing, layer)
             if message := check_allclose(subject, wanted, results, agreement):
                 return labelled(message, f"after {name} alone was {said}{where}")
     return ""
-
-
-def _evaluated(subject: PropertyContext, problem: Problem, layer: Layer) -> Tensors:
-    """The results of a call between steps of training."""
-    call = Call(problem)
-    with torch.no_grad():
-        return call.results_by_name(call.forward(layer), ())
 
 
 def _exchanged(weights: Weights, name: str) -> Tensor:
@@ -75,11 +69,6 @@ def _in_place(weight: nn.Parameter, new: Tensor) -> None:
         weight.copy_(new)
 
 
-def _unseen(weight: nn.Parameter, new: Tensor) -> None:
-    """Writes in place through `data`, which torch does not count as a change."""
-    weight.data.copy_(new)
-
-
 def _replaced(weight: nn.Parameter, new: Tensor) -> None:
     weight.data = new
 
@@ -89,10 +78,12 @@ def _part_of_a_buffer(weight: nn.Parameter, new: Tensor) -> None:
     weight.data = buffer[_BEFORE:].view(new.shape).copy_(new)
 
 
-_WAYS: dict[str, Callable[[nn.Parameter, Tensor], None]] = {
+_WAYS: dict[str, Callable[[nn.Parameter, Tensor], object]] = {
     "changed in place": _in_place,
     "replaced by other memory (weight.data = ...)": _replaced,
-    "changed in place through weight.data": _unseen,
+    "changed in place through weight.data": lambda weight, new: weight.data.copy_(
+        new
+    ),  # which torch does not count as a change
     "replaced by a part of a flat buffer (weight.data = flat[a:b].view(...))": _part_of_a_buffer,
 }
 

@@ -14,10 +14,8 @@ from pytest_ecornn.verification.properties import (
     backward_passes,
     changed_weights,
     conduct,
-    expanded_inputs,
     incoming_gradients,
     relations,
-    required_gradients,
 )
 from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
 
@@ -43,7 +41,7 @@ PROPERTIES = (
     Property(
         "gradients_required",
         "gradients of what requires one are the same, whatever else requires one",
-        required_gradients.gradients_required,
+        backward_passes.gradients_required,
     ),
     Property("unused_results", "a result that is not used sends nothing back", incoming_gradients.unused_results),
     Property(
@@ -63,8 +61,8 @@ PROPERTIES = (
     Property("causal", "no step depends on those that come after it", relations.causal),
     Property("split", "two parts, the second from the first's final state, equal the whole", relations.split_in_time),
     Property("batch_order", "sequences in another order give the same results in that order", relations.batch_permutation),
-    Property("expanded_inputs", "one state or sequence may stand for all by strides of 0", expanded_inputs.expanded_inputs),
-    Property("same_state", "one tensor may be every initial state", expanded_inputs.same_state),
+    Property("expanded_inputs", "one state or sequence may stand for all by strides of 0", relations.expanded_inputs),
+    Property("same_state", "one tensor may be every initial state", relations.same_state),
     Property("layers_apart", "two layers at once compute with weights of their own", changed_weights.layers_apart),
     Property("weights_seen", "weights that change in place between calls are used", conduct.sees_weight_updates),
     Property("each_weight_seen", "one weight that changes by itself is used", changed_weights.each_weight_seen),

@@ -73,10 +73,10 @@ class PropertyContext:
     def run_call(self, call: Call, layer: Layer | None = None) -> Tensors:
         return {name: None if t is None else t.detach() for name, t in run_call(layer or self.layer, call).items()}
 
-    def forward(self, problem: Problem, layer: Layer | None = None) -> Tensors:
-        """The results without gradients, computed as the mode has it."""
+    def forward(self, problem: Problem, layer: Layer | None = None, has_graph: bool | None = None) -> Tensors:
+        """The results without gradients, computed as the mode has it, or with a graph or under no_grad."""
         call = Call(problem)
-        with torch.set_grad_enabled(self.case.training):
+        with torch.set_grad_enabled(self.case.training if has_graph is None else has_graph):
             tensors = call.results_by_name(call.forward(layer or self.layer), ())
         return {name: None if t is None else t.detach() for name, t in tensors.items()}
 
@@ -93,13 +93,13 @@ class PropertyContext:
         self._others.append(made.declared)
         return layer
 
-    def repeated(self, wanted: Tensors, got: Tensors) -> str:
+    def repeated(self, wanted: Tensors, got: Tensors, agreement: ResultComparator | None = None) -> str:
         """Describes how a result fails to repeat another; empty if it repeats it.
 
         Any bit counts where the implementation is deterministic.
         """
-        exact = self.implementation.deterministic
-        return self.agreement.bitwise_equal(wanted, got) if exact else self.agreement.allclose(wanted, got)
+        agreement = agreement or self.agreement
+        return agreement.bitwise_equal(wanted, got) if self.implementation.deterministic else agreement.allclose(wanted, got)
 
 
 def changed(guard: MutationGuard) -> str:

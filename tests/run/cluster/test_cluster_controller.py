@@ -10,7 +10,7 @@ import pytest
 from pytest_ecornn.run.cluster.cluster_controller import ClusterController
 from pytest_ecornn.run.cluster.places import Place
 from pytest_ecornn.run.cluster.worker_host import HostInfo
-from pytest_ecornn.verification.rerun import rerun_command
+from pytest_ecornn.verification.verification import rerun_command
 from tests.helpers import samples
 
 NODE = f"suites/test_benchmark.py::test_benchmark[mine-{samples.CASE}]"

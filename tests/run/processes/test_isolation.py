@@ -18,7 +18,7 @@ from pytest_ecornn.run.discovery import discover
 from pytest_ecornn.run.processes.controller import CrashAwareScheduling, XdistController, ignore_closed_channel
 from pytest_ecornn.run.processes.xdist_setup import configure_isolation
 from pytest_ecornn.system.last_words import CrashReport, CurrentWork
-from pytest_ecornn.verification.rerun import rerun_command
+from pytest_ecornn.verification.verification import rerun_command
 from tests.helpers import samples
 from tests.helpers.foreign import QUICK, Foreign, environment
 
