@@ -15,7 +15,7 @@ from pytest_ecornn.publishing.publish import publish
 from pytest_ecornn.regression import gate
 from pytest_ecornn.regression.gate_limits import Thresholds
 from pytest_ecornn.reporting import ReportError, gate_tables, unproven, write_reports
-from pytest_ecornn.reporting.console import page, side_by_side, summary
+from pytest_ecornn.reporting.console import page, summary
 from pytest_ecornn.reporting.stored.join import join, missing_shards
 from pytest_ecornn.reporting.stored.load import load_report, report_path
 from pytest_ecornn.reporting.stored.schema import report_schema
@@ -98,7 +98,7 @@ def _show(given: argparse.Namespace) -> int:
     reports = {str(path): load_report(path) for path in given.reports}
     console = _console()
     if len(reports) > 1:
-        side_by_side.print_reports(console, reports)
+        summary.print_reports(console, reports)
     else:
         (report,) = reports.values()
         summary.print_summary(console, report.rows, report.run.settings)

@@ -12,14 +12,13 @@ from pytest_ecornn.reporting import (
     answer_table,
     boundary_sizes,
     comparison_tables,
-    failures,
     gate_tables,
     report_columns,
     standing,
 )
 from pytest_ecornn.reporting.answer import Answer, answers
 from pytest_ecornn.reporting.markdown_syntax import code_block, document, escape, table
-from pytest_ecornn.reporting.terminal import certainty_lines, summary_lines
+from pytest_ecornn.reporting.terminal import certainty_lines, failure_groups, summary_lines
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.run_info import RunInfo
@@ -150,7 +149,7 @@ def _drawn_line(row: Row) -> list[str]:
 
 
 def _failures(rows: list[Row]) -> Iterator[str]:
-    groups = failures.of_rows(rows)
+    groups = failure_groups(rows)
     if groups:
         yield "## Failed"
     for group in groups:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rich import box
@@ -17,10 +18,11 @@ from pytest_ecornn.reporting.report_columns import Entry, ReportColumn
 from pytest_ecornn.results import formatting, statistics
 from pytest_ecornn.results.rows import AGAIN, Row, Timing
 
-__all__ = ["by_reason", "certainty_lines", "failure_lines", "rows_table", "summary_lines"]
+__all__ = ["certainty_lines", "failure_groups", "failure_lines", "rows_table", "summary_lines"]
 
 _VERDICTS = ("faster", "slower", "same", "unclear")
 _MAX_NAME_CHARS = 60
+_MAX_CASES = 5  # that are named of one failure
 
 
 def rows_table(rows: list[Row], unproven: Collection[standing.Key]) -> Table:
@@ -122,6 +124,29 @@ def by_reason(rows: Iterable[Row]) -> list[list[Row]]:
     for row in rows:
         groups.setdefault((row.implementation, row.reason.partition(AGAIN)[0]), []).append(row)
     return list(groups.values())
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """One reason of an implementation. shown: some of its rows. more: the number of the others."""
+
+    implementation: str
+    shown: list[Row]
+    more: int
+    reason: str
+
+
+def failure_groups(rows: Iterable[Row]) -> list[FailureGroup]:
+    """Rows that failed, each reason once, in the order of the rows, as report.md and report.html show them."""
+    return [
+        FailureGroup(
+            group[0].implementation,
+            group[:_MAX_CASES],
+            max(0, len(group) - _MAX_CASES),
+            group[0].reason or "no reason was given",
+        )
+        for group in by_reason(row for row in rows if row.status == "failed")
+    ]
 
 
 def _others(rows: list[Row]) -> str:

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pytest_ecornn.reporting import html, unproven
-from pytest_ecornn.reporting.html import curves, rooflines
+from pytest_ecornn.reporting.html import plots
 from pytest_ecornn.results.rows import Row
 from tests.helpers.reporting_samples import CASES, HOSTILE, drawn, many_rows, row, sample_rows, sample_run, timing
 
@@ -188,7 +188,7 @@ def over_steps(name: str, steps: Sequence[int], us: float) -> list[Row]:
 
 def test_cases_that_differ_in_one_size_are_a_curve() -> None:
     rows = [*over_steps("scan_cpu", (16, 64, 256), 0.5), *over_steps("sequential", (16, 64, 256), 3.0)]
-    ((curve,), omitted) = curves.of_rows(rows, set())
+    ((curve,), omitted) = plots.curves_of(rows, set())
     assert (curve.title, omitted) == ("mingru-B8-H64-float32, as called", 0)
     picture = ElementTree.fromstring(curve.svg)
     assert len([one for one in picture.iter() if one.tag.endswith("polyline")]) == 2
@@ -204,26 +204,26 @@ def test_cases_that_differ_in_one_size_are_a_curve() -> None:
 
 
 def test_two_sizes_and_unproven_times_are_no_curve() -> None:
-    assert curves.of_rows(over_steps("scan_cpu", (16, 64), 0.5), set()) == ([], 0)
+    assert plots.curves_of(over_steps("scan_cpu", (16, 64), 0.5), set()) == ([], 0)
     rows = over_steps("scan_cpu", (16, 64, 256), 0.5)
-    assert curves.of_rows(rows, {rows[0].key}) == ([], 0)
-    assert curves.of_rows([replace(one, case="not a case") for one in rows], set()) == ([], 0)
+    assert plots.curves_of(rows, {rows[0].key}) == ([], 0)
+    assert plots.curves_of([replace(one, case="not a case") for one in rows], set()) == ([], 0)
 
 
 def test_the_input_size_follows_the_hidden_size() -> None:
     rows = [row("scan_cpu", f"lstm-T4-B2-H{size}-float32", timing=timing(size, {})) for size in (32, 64, 128)]
-    ((curve,), _) = curves.of_rows(rows, set())
+    ((curve,), _) = plots.curves_of(rows, set())
     assert "hidden units" in curve.svg
 
 
 def test_so_many_curves_are_drawn_and_the_others_counted() -> None:
     rows = [
         row("scan_cpu", f"mingru-T{steps}-B{batch}-H64-float32", timing=timing(steps, {}))
-        for batch in range(100, 100 + 2 * curves.MAX_CURVES, 2)
+        for batch in range(100, 100 + 2 * plots.MAX_CURVES, 2)
         for steps in (4, 8, 16)
     ]
-    drawn, omitted = curves.of_rows(rows, set())
-    assert len(drawn) == curves.MAX_CURVES
+    drawn, omitted = plots.curves_of(rows, set())
+    assert len(drawn) == plots.MAX_CURVES
     assert omitted == 3  # over B, for each number of steps
     assert f"{omitted} more are left out." in render(rows)
 
@@ -235,7 +235,7 @@ def test_a_roofline_has_a_point_a_row_below_what_was_measured() -> None:
         assert one.timing
         one.timing.operations, one.timing.bytes, one.timing.gflop_per_s = 4000, 1000, 120.0
     rows[0].timing.gflop_per_s = 60.0  # type: ignore[union-attr]
-    (picture,) = rooflines.of_rows(rows, set(), ceilings)
+    (picture,) = plots.rooflines_of(rows, set(), ceilings)
     assert picture.title == "float32 on cpu"
     drawn = ElementTree.fromstring(picture.svg)
     (roof,) = [one.attrib for one in drawn.iter() if one.tag.endswith("polyline")]
@@ -252,14 +252,14 @@ def test_a_roofline_has_a_point_a_row_below_what_was_measured() -> None:
 
 def test_what_has_no_ceiling_or_work_has_no_roofline() -> None:
     rows = over_steps("scan_cpu", (16,), 0.5)
-    assert rooflines.of_rows(rows, set(), {}) == []
-    assert rooflines.of_rows(rows, set(), {"copy_points": {"1": 2.0}, "matmul_gflop_per_s": {"float16": 3.0}}) == []
+    assert plots.rooflines_of(rows, set(), {}) == []
+    assert plots.rooflines_of(rows, set(), {"copy_points": {"1": 2.0}, "matmul_gflop_per_s": {"float16": 3.0}}) == []
     for odd in ({"x": 1.0}, {"1": "fast"}, {"1": float("nan")}, {"9" * 5000: 1.0}, "fast", None, 3):
-        assert rooflines.of_rows(rows, set(), {"copy_points": odd, "matmul_gflop_per_s": {"float32": 3.0}}) == []
-        assert rooflines.of_rows(rows, set(), {"copy_points": {"1": 2.0}, "matmul_gflop_per_s": odd}) == []
+        assert plots.rooflines_of(rows, set(), {"copy_points": odd, "matmul_gflop_per_s": {"float32": 3.0}}) == []
+        assert plots.rooflines_of(rows, set(), {"copy_points": {"1": 2.0}, "matmul_gflop_per_s": odd}) == []
     assert rows[0].timing
     rows[0].timing.operations = 0
-    assert rooflines.of_rows(rows, set(), {"copy_points": {"1": 2.0}, "matmul_gflop_per_s": {"float32": 3.0}}) == []
+    assert plots.rooflines_of(rows, set(), {"copy_points": {"1": 2.0}, "matmul_gflop_per_s": {"float32": 3.0}}) == []
 
 
 def test_5000_rows_are_4_mb_at_most() -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pytest_ecornn.reporting import answer_table, failures, standing
+from pytest_ecornn.reporting import answer_table, standing
 from pytest_ecornn.reporting.answer import answers
-from pytest_ecornn.reporting.html import curves, heat_map, page, rooflines, row_data
+from pytest_ecornn.reporting.html import heat_map, page, plots, row_data
 from pytest_ecornn.reporting.pictures import palette
-from pytest_ecornn.reporting.terminal import certainty_lines, summary_lines
+from pytest_ecornn.reporting.terminal import certainty_lines, failure_groups, summary_lines
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.run_info import RunInfo
@@ -27,8 +27,8 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
     timed = [row for row in rows if row.kind == "benchmark" and row.status != "skipped"]
     headline = timed or [row for row in rows if row.status != "skipped"]
     counts = [answer_table.counts_line(summary)] if summary else []
-    drawn, omitted = curves.of_rows(timed, unproven)
-    roofs = rooflines.of_rows(timed, unproven, run.ceilings)
+    drawn, omitted = plots.curves_of(timed, unproven)
+    roofs = plots.rooflines_of(timed, unproven, run.ceilings)
     data = {**row_data.columns(timed, unproven), "pictures": [picture.data for picture in (*drawn, *roofs)]}
     return page.render(
         __package__,
@@ -43,7 +43,7 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
         counts=counts,
         certainty=[*summary_lines(rows, unproven), *(certainty_lines(run.settings) if summary else [])],
         score=run.score.one_line() if run.score else "",
-        failures=failures.of_rows(rows),
+        failures=failure_groups(rows),
         maps=heat_map.of_rows(timed, unproven, summary),
         curves=drawn,
         omitted_curves=omitted,

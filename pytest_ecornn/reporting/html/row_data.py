@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from pytest_ecornn.reporting import report_columns, standing
-from pytest_ecornn.reporting.html.points import rounded
+from pytest_ecornn.reporting.html.plots import rounded
 from pytest_ecornn.reporting.report_columns import Entry
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import BaselineRatio, Row, Timing
