@@ -143,7 +143,19 @@ def measure(
 ) -> None:
     """Adds samples to the arms, A B C C B A, until `is_decided` or the budget of seconds is spent."""
     with gc_disabled(), torch.set_grad_enabled(arms[0].candidate.case.training):
-        _rounds(arms, clock, budget, is_decided, after_round, after_block)
+        for arm in arms:
+            arm.calibrate(clock)
+        start, last = perf_counter(), None
+        for number in count(1):
+            for arm in arms if number % 2 else reversed(arms):
+                arm.block(clock, is_settled=arm is last)
+                after_block(arm)
+                last = arm
+            after_round()
+            spent = perf_counter() - start
+            fewest = MIN_PAIRS if spent / number * MIN_PAIRS <= _MAX_ROUND_BUDGETS * budget else MIN_ROUNDS
+            if number >= fewest and (spent > budget or is_decided()):
+                return
 
 
 @cache
@@ -169,26 +181,3 @@ def gc_disabled(is_collected_first: bool = True) -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def _rounds(
-    arms: Sequence[Timeable],
-    clock: Timer,
-    budget: float,
-    is_decided: Callable[[], bool],
-    after_round: Callable[[], None],
-    after_block: Callable[[Timeable], None],
-) -> None:
-    for arm in arms:
-        arm.calibrate(clock)
-    start, last = perf_counter(), None
-    for number in count(1):
-        for arm in arms if number % 2 else reversed(arms):
-            arm.block(clock, is_settled=arm is last)
-            after_block(arm)
-            last = arm
-        after_round()
-        spent = perf_counter() - start
-        fewest = MIN_PAIRS if spent / number * MIN_PAIRS <= _MAX_ROUND_BUDGETS * budget else MIN_ROUNDS
-        if number >= fewest and (spent > budget or is_decided()):
-            return

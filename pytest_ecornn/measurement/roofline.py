@@ -45,11 +45,6 @@ class Ceilings:
     read_points: dict[int, float]
     matmul_gflop_per_s: dict[str, float]
 
-    @property
-    def copy_gb_per_s(self) -> float:
-        """Copy rate of memory beyond every cache, in GB/s."""
-        return self.copy_points[max(self.copy_points)]
-
     def gb_per_s(self, footprint: int) -> float:
         """The most that a working set of so many bytes can move: never more for a larger one."""
         start = max((n for n in self.copy_points if n <= footprint), default=0)

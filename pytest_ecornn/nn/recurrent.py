@@ -23,10 +23,9 @@ from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.nn.autocast import autocast_of, cast_parameters
-from pytest_ecornn.nn.backend_choice import BackendChooser
+from pytest_ecornn.nn.backend_choice import BackendChooser, choose_traced
 from pytest_ecornn.nn.calls import map_states, run_layers, run_packed
-from pytest_ecornn.nn.module_problem import is_tf32
-from pytest_ecornn.nn.traced_choice import choose_traced
+from pytest_ecornn.nn.module_candidates import is_tf32
 
 __all__ = ["GRU", "LSTM", "RNN"]
 

@@ -1,18 +1,24 @@
-"""Stored results of machines: RESULTS/MACHINE/RUN/*.json, or RESULTS/MACHINE/*.json where a machine has one run."""
+"""Stored results of machines: RESULTS/MACHINE/RUN/*.json, or RESULTS/MACHINE/*.json where a machine has one run.
+
+Reports of the published suites are pages: their Markdown, with its pictures inside.
+"""
 
 from __future__ import annotations
 
+import tempfile
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from pytest_ecornn.publishing import suite_pages
-from pytest_ecornn.reporting import standing
+from pytest_ecornn.reporting import files, standing
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.stored.load import REPORT_NAME, Report, load_report
 from pytest_ecornn.results.rows import Row
@@ -21,6 +27,7 @@ from pytest_ecornn.suites.published import stored, stored_rows
 
 _LAYOUT = "RESULTS/MACHINE/RUN/report.json, or RESULTS/MACHINE/report.json"
 REPORT_PAGE = "report.html"
+_PICTURE = "data:image/svg+xml;base64,"
 
 
 @dataclass(frozen=True)
@@ -138,7 +145,7 @@ def _run(machine: Path, folder: Path, refused: list[str]) -> Iterator[StoredRun]
             refused.append(str(error))
     for suite in filter(_is_suite, sorted(folder.glob("*.json"))):
         try:
-            suites.append(SuiteReport(suite, *suite_pages.read(suite), stored_rows.load(suite)))
+            suites.append(SuiteReport(suite, *read_suite(suite), stored_rows.load(suite)))
         except ReportError as error:
             refused.append(str(error))
     if report or suites:
@@ -167,3 +174,55 @@ def _started(head: dict[str, Any], machine: dict[str, Any]) -> str:
     except (LookupError, TypeError, ValueError, OverflowError, OSError):
         commit = machine.get("benchmark_commit_info")
         return str(commit.get("time") or "") if isinstance(commit, dict) else ""
+
+
+def read_suite(report: Path) -> tuple[str, Markup]:
+    """Returns title and HTML of a suite's report, from the Markdown beside its JSON file, else rendered anew from that.
+
+    HTML in it is escaped. Pictures are SVG files of the same folder; others are left out. Raises ReportError.
+    """
+    if (text := report.with_suffix(".md")).is_file():
+        return _html(files.read(text), report.parent)
+    with tempfile.TemporaryDirectory() as folder:
+        stored.joined(report.stem, [report]).write(Path(folder))
+        return _html(files.read(Path(folder) / f"{report.stem}.md"), Path(folder))
+
+
+def _html(text: str, folder: Path) -> tuple[str, Markup]:
+    first, _, rest = text.partition("\n")
+    title, text = (first.removeprefix("# "), rest) if first.startswith("# ") else ("", text)
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    markdown.add_render_rule("image", lambda self, tokens, index, options, env: _picture(tokens[index], folder))
+    numbers, region = count(1), '<div class="scroll" tabindex="0" role="region" aria-label="Table {}"><table>'
+    markdown.add_render_rule("table_open", lambda *given: region.format(next(numbers)))
+    markdown.add_render_rule("table_close", lambda *given: "</table></div>")
+    markdown.add_render_rule("link_open", _outside_link)
+    for kind in ("th_open", "td_open"):
+        markdown.add_render_rule(kind, _aligned_cell)
+    return title, Markup(markdown.render(text))
+
+
+def _outside_link(renderer: Any, tokens: Sequence[Any], index: int, options: Any, env: Any) -> str:
+    """A link to another site; one to a file of the repository leads nowhere here."""
+    address = str(tokens[index].attrGet("href"))
+    return str(Markup('<a href="{}">').format(address)) if address.startswith(("https://", "http://")) else "<a>"
+
+
+def _aligned_cell(renderer: Any, tokens: Sequence[Any], index: int, options: Any, env: Any) -> str:
+    """A cell of a table with a class in place of its style, which the page's policy forbids."""
+    token = tokens[index]
+    is_right = "right" in str(token.attrs.pop("style", ""))
+    return f'<{token.tag} class="right">' if is_right else f"<{token.tag}>"
+
+
+def _picture(token: Any, folder: Path) -> str:
+    """The picture that a token names, inlined: a page needs no other file."""
+    name = str(token.attrGet("src"))
+    path = folder / name
+    if "/" in name or path.suffix != ".svg":
+        return ""
+    try:
+        encoded = b64encode(path.read_bytes()).decode()
+    except OSError:  # no such file, among others
+        return ""
+    return str(Markup('<img src="{}{}" alt="{}">').format(_PICTURE, encoded, path.stem))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ecornn.cases import boundaries, boundary_targets, contents
+from pytest_ecornn.cases import boundaries, contents
 from pytest_ecornn.cases.boundaries import DEFAULT, QUICK, Effort, Planned, plan
 from pytest_ecornn.cases.strategies import SupportedCases, nearest_supported
 from pytest_ecornn.contract import DTYPES, Case
@@ -60,7 +60,7 @@ def test_constants_of_the_sources_come_first() -> None:
 def test_a_target_is_the_case_s_own_size() -> None:
     for case, targets in planned(40, 96, effort=DEFAULT):
         for dim, size, *_ in targets:
-            assert size == (case.hidden_size + case.input_size if dim == "K" else getattr(case, boundary_targets.FIELDS[dim]))
+            assert size == (case.hidden_size + case.input_size if dim == "K" else getattr(case, boundaries.FIELDS[dim]))
 
 
 def test_options_vary_and_the_same_seed_plans_the_same() -> None:
@@ -110,6 +110,6 @@ def test_covered_sizes_are_shown_in_a_line_and_a_table() -> None:
 
 def test_a_constant_that_is_about_one_dimension_comes_first_there() -> None:
     constants, hints = (40, 50, 60, 70), {40: "T", 50: "B", 60: "H", 70: "I"}
-    targets = boundary_targets.own_targets(constants, 0, hints)
+    targets = boundaries.own_targets(constants, 0, hints)
     assert [targets[dim][0].size // 10 for dim in "TBHI"] == [8, 10, 12, 14]
     assert {target.size for target in targets["T"]} >= {81, 101, 121, 141}

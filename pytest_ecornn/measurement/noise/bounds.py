@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import exp, inf, sqrt
 from statistics import median
 
-from pytest_ecornn.results import statistics
+from pytest_ecornn.results import formatting, statistics
 from pytest_ecornn.results.rows import BaselineRatio, Disturbance, Timing
 from pytest_ecornn.results.statistics import CONFIDENCE, MIN_PAIRS, Ratio
 
@@ -62,19 +62,16 @@ def describe(timing: Timing | None) -> str:
     disturbance = timing.disturbance if timing else None
     if disturbance is None or not (is_disturbed(disturbance) or _others(disturbance) > _MENTIONED):
         return ""
+    processors = formatting.count(disturbance.processors, "processor")
     used = [
-        (disturbance.others, f"other processes took {disturbance.others:.1f} of {_processors(disturbance.processors)}"),
-        (disturbance.stolen, f"the hypervisor took {disturbance.stolen:.1f} of {_processors(disturbance.processors)}"),
+        (disturbance.others, f"other processes took {disturbance.others:.1f} of {processors}"),
+        (disturbance.stolen, f"the hypervisor took {disturbance.stolen:.1f} of {processors}"),
         (disturbance.throttled, f"a quota held the process for {disturbance.throttled:.0%} of the time"),
         (disturbance.gpu, f"other processes took {disturbance.gpu:.0%} of the GPU"),
     ]
     causes = ", ".join(words for amount, words in used if amount >= 0.05)
     share = f"{disturbance.disturbed / max(1, disturbance.blocks):.0%}"
     return f"{share} of blocks disturbed: {causes or 'threads waited for a processor'}"
-
-
-def _processors(count: int) -> str:
-    return f"{count} processor" if count == 1 else f"{count} processors"
 
 
 @dataclass(frozen=True)
