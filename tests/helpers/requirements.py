@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +23,11 @@ needs_hopper = pytest.mark.skipif(CAPABILITY != HOPPER, reason="no Hopper GPU on
 OF_GPUS = [one.mark for one in (needs_gpu, needs_ampere, needs_hopper)]
 HAS_BFLOAT16_LSTM = torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # on a CPU
 needs_bfloat16_lstm = pytest.mark.skipif(not HAS_BFLOAT16_LSTM, reason="torch.nn.LSTM needs AVX-512 for bfloat16")
+
+
+def on_simulator(*fixtures: str) -> Callable[[Callable[..., None]], Any]:
+    """Marks a test that runs kernels on a CPU, as these fixtures have it."""
+    return lambda test: needs_compiler(pytest.mark.usefixtures(*fixtures)(test))
 
 
 def lacks_its_gpu(test: object) -> bool:

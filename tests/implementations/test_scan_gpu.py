@@ -30,7 +30,7 @@ from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
 from pytest_ecornn.reference.precision import current, fp32_precision, whole_sums
 from pytest_ecornn.verification import calls, verification
 from tests.helpers.kernel_forms import H200
-from tests.helpers.requirements import needs_compiler, needs_gpu
+from tests.helpers.requirements import needs_gpu, on_simulator
 from tests.helpers.scans import OPS, by_loop, given_x
 from tests.simulator.kernels_on_cpu import form_of_one_thread
 
@@ -152,8 +152,7 @@ def on_cpu(shape: Shape, is_biased: bool, backward: bool, **tensors: Tensor | No
     scan_gpu_ops.make_kernel(shape, kind, form)(form.launch, **arrays, **integers)
 
 
-@needs_compiler
-@pytest.mark.usefixtures("kernels_on_cpu")
+@on_simulator("kernels_on_cpu")
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("steps", [1, 3, 4, 5, 23])
 @pytest.mark.parametrize("cell", CELLS)
@@ -181,8 +180,7 @@ def plain(x: Tensor, first: Tensor | None = None, bias: Tensor | None = None, re
     return [*output.flatten().tolist(), final.item()]
 
 
-@needs_compiler
-@pytest.mark.usefixtures("kernels_on_cpu")
+@on_simulator("kernels_on_cpu")
 def test_a_reset_forgets_a_nan_in_its_own_stretch() -> None:
     x = given_x("mingru", 11, 1, 1, device="cpu")
     x[0, 1, 0] = torch.nan
@@ -193,8 +191,7 @@ def test_a_reset_forgets_a_nan_in_its_own_stretch() -> None:
     assert found[3:].isfinite().all()
 
 
-@needs_compiler
-@pytest.mark.usefixtures("kernels_on_cpu")
+@on_simulator("kernels_on_cpu")
 def test_a_product_that_underflows_leaves_an_infinite_state_infinite_and_a_finite_one_small() -> None:
     x = torch.zeros(1, 9, 2, dtype=torch.float64)
     x[..., 0] = 300.0  # keeps e^-300, four times e^-1200
@@ -202,8 +199,7 @@ def test_a_product_that_underflows_leaves_an_infinite_state_infinite_and_a_finit
     assert abs(plain(x, torch.full((1, 1), 1e300, dtype=torch.float64))[-1]) < 1e-20
 
 
-@needs_compiler
-@pytest.mark.usefixtures("kernels_on_cpu")
+@on_simulator("kernels_on_cpu")
 def test_an_infinite_bias_does_not_reach_beyond_the_last_step() -> None:
     x = given_x("mingru", 5, 1, 1, device="cpu")
     bias = torch.tensor([torch.inf, 0.0], dtype=torch.float64)
@@ -213,8 +209,7 @@ def test_an_infinite_bias_does_not_reach_beyond_the_last_step() -> None:
 # The ops around the kernels, on a CPU.
 
 
-@needs_compiler
-@pytest.mark.usefixtures("ops_on_cpu")
+@on_simulator("ops_on_cpu")
 def test_repeated_calls_read_and_write_their_own_arrays_however_these_are_laid_out() -> None:
     (x, bias, first), masks = draw("mingru", 9, "cpu")
     x = x.detach()
@@ -285,8 +280,7 @@ def test_a_product_keeps_its_type_under_autocast() -> None:
     torch.testing.assert_close(found, a @ b.T, rtol=1e-6, atol=1e-6)
 
 
-@needs_compiler
-@pytest.mark.usefixtures("ops_on_cpu")
+@on_simulator("ops_on_cpu")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it traces
 def test_torch_finds_nothing_to_complain_of() -> None:
     inputs, masks = draw("minlstm", 5, "cpu")
@@ -322,8 +316,7 @@ class Spent:
         assert torch.equal(self.x, self.before)
 
 
-@needs_compiler
-@pytest.mark.usefixtures("ops_on_cpu")
+@on_simulator("ops_on_cpu")
 def test_a_gradient_is_written_over_spent_pre_activations_when_the_graph_goes() -> None:
     spent = Spent()
     spent.check(torch.autograd.grad(spent.output, spent.inputs, spent.weights, retain_graph=True))
@@ -332,8 +325,7 @@ def test_a_gradient_is_written_over_spent_pre_activations_when_the_graph_goes() 
     torch.testing.assert_close(spent.x, spent.wanted[0], rtol=1e-10, atol=1e-12)  # whose gradient is that of the leaf
 
 
-@needs_compiler
-@pytest.mark.usefixtures("ops_on_cpu")
+@on_simulator("ops_on_cpu")
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # as vmap runs the op once for each
 def test_batched_gradients_are_never_written_over() -> None:
     spent = Spent()
@@ -355,8 +347,7 @@ class OfAnotherKind(Tensor):
     pass
 
 
-@needs_compiler
-@pytest.mark.usefixtures("ops_on_cpu")
+@on_simulator("ops_on_cpu")
 @pytest.mark.parametrize(
     "made",
     [
@@ -376,8 +367,7 @@ def test_what_may_be_more_than_this_scans_is_never_written_over(made: Callable[[
     assert torch.equal(x.as_subclass(Tensor), spent.before)
 
 
-@needs_compiler
-@pytest.mark.usefixtures("ops_on_cpu")
+@on_simulator("ops_on_cpu")
 @pytest.mark.parametrize("projected", [False, True], ids=["product", "projected"])
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["one direction", "two directions"])
 @pytest.mark.parametrize("kind", [ScanGpu, ScanGpuLog])
@@ -414,8 +404,7 @@ def spied_on(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return written
 
 
-@needs_compiler
-@pytest.mark.usefixtures("ops_on_cpu")
+@on_simulator("ops_on_cpu")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor")  # torch's own
 def test_tracers_see_no_overwriting() -> None:
     from torch._dynamo import compiled_autograd  # which takes long to import
@@ -428,8 +417,7 @@ def test_tracers_see_no_overwriting() -> None:
     spent.check_is_kept()
 
 
-@needs_compiler
-@pytest.mark.usefixtures("ops_on_cpu")
+@on_simulator("ops_on_cpu")
 def test_whoever_else_needs_what_was_overwritten_is_told() -> None:
     spent = Spent()
     x = spent.leaf * 1.0
@@ -456,8 +444,7 @@ def test_written_over_or_not_a_gradient_is_the_same(hidden: int, steps: int, dty
     assert torch.equal(*found)
 
 
-@needs_compiler
-@pytest.mark.usefixtures("ops_on_cpu")
+@on_simulator("ops_on_cpu")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, at its first forward-mode gradient
 def test_forward_mode_gradients_are_refused_rather_than_lost() -> None:
     x, weight = torch.ones(2, 3, 4).double(), torch.ones(4, 4).double()
@@ -479,8 +466,7 @@ def test_forward_mode_gradients_are_refused_rather_than_lost() -> None:
         torch.autograd.grad(output, leaf, forward_ad.make_dual(torch.ones_like(output), torch.ones_like(output)))
 
 
-@needs_compiler
-@pytest.mark.usefixtures("ops_on_cpu")
+@on_simulator("ops_on_cpu")
 def test_a_gradient_of_a_gradient_is_refused_rather_than_wrong() -> None:
     x, weight = (torch.ones(*sizes).double().requires_grad_() for sizes in ((2, 3, 4), (4, 4)))
     gates = input_projection.gate_products(x, weight, False)

@@ -22,7 +22,7 @@ from pytest_ecornn.implementations.scan_gpu_log.ops import BlellochConfig, log_s
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.verification import Candidate
 from tests.helpers.kernel_forms import H200
-from tests.helpers.requirements import needs_compiler, needs_gpu
+from tests.helpers.requirements import needs_gpu, on_simulator
 from tests.helpers.scans import OPS, by_loop, given_x
 from tests.simulator.kernels_on_cpu import ONE_THREAD
 
@@ -100,8 +100,7 @@ def expected(inputs: Inputs, lengths: Tensor, cell: str, reverse: bool) -> tuple
     return by_loop(*inputs, lengths, resets, cell, reverse)
 
 
-@needs_compiler
-@pytest.mark.usefixtures("kernels_on_cpu")
+@on_simulator("kernels_on_cpu")
 @pytest.mark.parametrize("is_compensated", [True, False], ids=["two numbers", "one number"])
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("steps", [1, 2, 7, 8, 9, 43])
@@ -117,8 +116,7 @@ def test_the_kernel_computes_what_a_loop_does(cell: str, steps: int, reverse: bo
     torch.testing.assert_close((got[0].transpose(0, 1), got[1]), wanted, rtol=1e-12, atol=1e-13)
 
 
-@needs_compiler
-@pytest.mark.usefixtures("ops_on_cpu")
+@on_simulator("ops_on_cpu")
 @pytest.mark.parametrize("batch_first", [True, False])
 @torch.no_grad()
 def test_repeated_calls_read_and_write_their_own_arrays(batch_first: bool) -> None:
@@ -167,8 +165,7 @@ def verdicts(make: type[Implementation], cell: str, steps: int, dtype: str, kind
     return Candidate.build("scan_gpu_log", make, Case.parse(case)).verify()
 
 
-@needs_compiler
-@pytest.mark.usefixtures("kernels_on_cpu")
+@on_simulator("kernels_on_cpu")
 @pytest.mark.parametrize("kind", ["", "-saturated", "-near_one", "-large", "-denormal", "-zeros"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("steps", [1, 200])
@@ -178,8 +175,7 @@ def test_it_is_as_exact_as_a_loop(cell: str, steps: int, dtype: str, kind: str) 
         assert verdict.status == "passed", verdict.message
 
 
-@needs_compiler
-@pytest.mark.usefixtures("kernels_on_cpu")
+@on_simulator("kernels_on_cpu")
 @pytest.mark.parametrize("kind", ["-saturated", "-large"])
 @pytest.mark.parametrize("cell", POSITIVE)
 def test_of_a_large_logarithm_two_numbers_know_more_than_one(cell: str, kind: str) -> None:
@@ -200,8 +196,7 @@ def one_channel(x: list[list[float]], first: float = 0.0) -> list[float]:
 INFINITY, NAN = float("inf"), float("nan")
 
 
-@needs_compiler
-@pytest.mark.usefixtures("kernels_on_cpu")
+@on_simulator("kernels_on_cpu")
 @pytest.mark.parametrize("wrong", [[NAN, 0.0], [0.0, NAN]], ids=["gate", "candidate"])
 @pytest.mark.parametrize("place", [0, 3, 7, 8, 20])
 def test_a_nan_is_there_from_its_step_on_and_not_before(place: int, wrong: list[float]) -> None:
@@ -212,8 +207,7 @@ def test_a_nan_is_there_from_its_step_on_and_not_before(place: int, wrong: list[
     assert found[place:].isnan().all()
 
 
-@needs_compiler
-@pytest.mark.usefixtures("kernels_on_cpu")
+@on_simulator("kernels_on_cpu")
 def test_what_is_infinite_is_what_it_is_in_linear_space() -> None:
     assert one_channel([[300.0, 0.0]] * 9, INFINITY) == [INFINITY] * 9  # of which e^-2700 is kept
     assert one_channel([[300.0, 0.0]] * 9, -INFINITY) == [-INFINITY] * 9

@@ -16,7 +16,7 @@ from pytest_ecornn.implementations.transposed_gpu import TransposedGpu, ops, ste
 from pytest_ecornn.implementations.transposed_gpu import layer as transposed_layer
 from pytest_ecornn.implementations.transposed_gpu.buffers import Form, make_pseudo_layers, reserve
 from pytest_ecornn.verification import verification
-from tests.helpers.requirements import needs_compiler, needs_gpu
+from tests.helpers.requirements import needs_gpu, on_simulator
 from tests.simulator import kernels_on_cpu
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -61,33 +61,29 @@ def failures(kind: type[TransposedGpu], case: Case) -> list[str]:
     return [one.message for one in comparisons if one.status == "failed"]
 
 
-@needs_compiler
+@on_simulator("on_cpu")
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 @pytest.mark.parametrize("kind", [OnCpu, RowMajorOnCpu])
 @pytest.mark.parametrize("cell", ["rnn_tanh", "rnn_relu", "lstm", "gru"])
-@pytest.mark.usefixtures("on_cpu")
 def test_both_layouts_compute_the_layer_and_its_gradients(cell: str, kind: type[OnCpu], options: dict[str, Any]) -> None:
     assert failures(kind, small(cell, **options)) == []
 
 
-@needs_compiler
+@on_simulator("on_cpu")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-@pytest.mark.usefixtures("on_cpu")
 def test_other_types_are_as_accurate_as_they_can_be(cell: str, dtype: str) -> None:
     case = small(cell, dtype=dtype, **OPTIONS["all at once"])
     assert failures(OnCpu, case) == []
     assert failures(RowMajorOnCpu, replace(case, mode="inference")) == []
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 def test_layers_meet_at_the_edges_of_chunks() -> None:
     assert failures(OnCpu, small("lstm", steps=11, layers=3)) == []
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 def test_the_ops_keep_what_torch_asks_of_ops() -> None:
     case = small("lstm", steps=3, has_state=True)
     problem = contents.problem(case)
@@ -128,8 +124,7 @@ def test_without_a_device_it_says_why_it_does_not_run() -> None:
     assert "mingru" in (RowMajorGpu().unsupported(small("mingru"), torch.device("cuda")) or "")
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 def test_the_backward_pass_outlives_the_layer() -> None:
     problem = contents.problem(small("lstm"))
     output = OnCpu().build(problem.case, problem.weights)(problem.x, None, None)[0]

@@ -12,7 +12,7 @@ from torch import Tensor
 from pytest_ecornn.implementations._cuda import bias_gradients, parameter_gradients
 from pytest_ecornn.implementations._cuda.bias_gradients import BiasGradients
 from pytest_ecornn.implementations._cuda.parameter_gradients import ParameterGradients
-from tests.helpers.requirements import needs_compiler, needs_hopper
+from tests.helpers.requirements import needs_hopper, on_simulator
 from tests.simulator.clusters_on_cpu import is_fault_seen, running_kernels
 
 CPU = torch.device("cpu")
@@ -46,8 +46,7 @@ def expect_bias_sums(
     assert found[0].data_ptr() != found[1].data_ptr()
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 @pytest.mark.parametrize("sizes", ROWS)
 @pytest.mark.parametrize(
     ("dtype", "directions"), [(torch.float32, 1), (torch.bfloat16, 1), (torch.float16, 1), (torch.float16, 2)]
@@ -70,8 +69,7 @@ def test_without_the_kernel_torch_sums(directions: int, hidden: int, monkeypatch
     assert of_ih.data_ptr() != of_hh.data_ptr()
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
@@ -161,16 +159,14 @@ def expect_gradients(sizes: Sizes, dtype: torch.dtype, device: torch.device, has
     return found
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @of_dtypes
 def test_they_are_the_sums_over_all_steps(sizes: Sizes, dtype: torch.dtype) -> None:
     expect_sums(sizes, dtype, CPU)
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 def test_inputs_may_lie_at_any_element() -> None:
     sizes = Sizes(5, 3, 4, 8, 16)
     d_gates, _, inputs, output = drawn(sizes, torch.float32, CPU)
@@ -181,8 +177,7 @@ def test_inputs_may_lie_at_any_element() -> None:
         assert torch.equal(one, other)
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [

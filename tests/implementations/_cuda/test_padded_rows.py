@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from pytest_ecornn.implementations._cuda import padded_rows
 from pytest_ecornn.implementations._cuda.padded_rows import MatrixSizes, PaddedRows
-from tests.helpers.requirements import needs_compiler, needs_gpu
+from tests.helpers.requirements import needs_gpu, on_simulator
 from tests.simulator.clusters_on_cpu import running_kernels
 
 CPU = torch.device("cpu")
@@ -50,8 +50,7 @@ of_sizes = pytest.mark.parametrize("sizes", SIZES, ids=str)
 of_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 @of_sizes
 @of_dtypes
 def test_they_are_padded_with_zeros(sizes: list[MatrixSizes], dtype: torch.dtype) -> None:

@@ -17,7 +17,7 @@ from pytest_ecornn.implementations.persistent_gpu.input_gemm.gemm_3xtf32 import 
     make_fastest_input_gemm,
     select_tile,
 )
-from tests.helpers.requirements import needs_compiler, needs_gpu
+from tests.helpers.requirements import needs_gpu, on_simulator
 from tests.simulator.clusters_on_cpu import is_fault_seen, running_kernels
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -58,8 +58,7 @@ def expect_product(sizes: tuple[int, int, int, int], tile: GemmTile, device: tor
     assert torch.equal(gemm(x, weight), found)
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 @of_tiles
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_it_has_the_precision_of_float32(sizes: tuple[int, int, int, int], tile: GemmTile) -> None:
@@ -73,8 +72,7 @@ def test_on_a_gpu(sizes: tuple[int, int, int, int], tile: GemmTile) -> None:
     expect_product(sizes, tile, GPU)
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 def test_an_infinite_input_makes_infinite_gates() -> None:
     x, weight = drawn(SIZES[1], CPU)
     x[2, 1, 5] = -torch.inf
@@ -83,8 +81,7 @@ def test_an_infinite_input_makes_infinite_gates() -> None:
     assert bool(found[torch.arange(7) != 2].isfinite().all())
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
@@ -104,8 +101,7 @@ def test_planted_faults_are_seen(right: str, wrong: str) -> None:
     assert is_fault_seen(right, wrong, lambda: expect_product(SIZES[4], TILES[1], CPU))
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 def test_arrays_that_are_not_aligned_are_multiplied_by_torch() -> None:
     x, weight = drawn(SIZES[1], CPU)
     moved = torch.cat((torch.zeros(1), x.flatten()))[1:].view(x.shape)
@@ -113,8 +109,7 @@ def test_arrays_that_are_not_aligned_are_multiplied_by_torch() -> None:
     assert torch.equal(make(SIZES[1], TILES[0], CPU)(moved, weight), (moved.flatten(0, 1) @ weight.t()).view(7, 3, 40))
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 @pytest.mark.parametrize(
     ("sizes", "dtype", "tf32", "expected"),
     [

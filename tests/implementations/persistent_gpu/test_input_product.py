@@ -15,7 +15,7 @@ from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from tests.helpers import persistent
 from tests.helpers.persistent import small
-from tests.helpers.requirements import needs_compiler
+from tests.helpers.requirements import needs_compiler, on_simulator
 from tests.helpers.simulated_kernels import KERNELS, KernelRun, Seen
 
 on_cpu = persistent.on_cpu  # a fixture
@@ -63,8 +63,7 @@ def test_else_it_is_not(line: str, inputs: list[int]) -> None:
     assert [spec.inputs for spec in seen.specs] == inputs
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 def test_x_and_weights_at_odd_addresses_are_read_all_the_same() -> None:
     torch.manual_seed(0)
 
@@ -82,8 +81,7 @@ def test_x_and_weights_at_odd_addresses_are_read_all_the_same() -> None:
     )
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 @pytest.mark.parametrize(
     ("options", "is_taken"), [({"layers": 2}, True), ({"steps": 11}, False), ({"projected": True, "input_size": 0}, False)]
 )

@@ -27,7 +27,7 @@ from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shap
 from pytest_ecornn.reference.precision import fp32_precision
 from tests.helpers import nn_kernels, persistent
 from tests.helpers.nn_modules import MODULES, tensors, torch_inputs
-from tests.helpers.requirements import needs_compiler, needs_hopper
+from tests.helpers.requirements import needs_hopper, on_simulator
 
 on_cpu, by_kernels = persistent.on_cpu, nn_kernels.by_kernels  # fixtures
 H, I, B, T = 9, 4, 3, 5  # noqa: E741
@@ -42,8 +42,7 @@ def really_planned(by_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     get_layer_kernel.cache_clear()
 
 
-def on_clusters(test: Callable[..., None]) -> Any:
-    return needs_compiler(pytest.mark.usefixtures("by_kernels")(test))
+on_clusters = on_simulator("by_kernels")
 
 
 def both(

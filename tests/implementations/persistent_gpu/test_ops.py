@@ -18,15 +18,14 @@ from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.verification import calls
 from tests.helpers import persistent
 from tests.helpers.persistent import layer_of, small, verdicts
-from tests.helpers.requirements import needs_compiler
+from tests.helpers.requirements import on_simulator
 from tests.simulator.clusters_on_cpu import ClustersOnCpu
 
 on_cpu = persistent.on_cpu  # a fixture
 PROJECTED = RNNOptions("lstm", batch_first=False, bidirectional=False, projected=True, tf32=False)
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 def test_weights_at_an_odd_address_are_read_all_the_same() -> None:
     torch.manual_seed(0)
     gates, weight = torch.randn(4, 2, 40).half(), torch.randn(10 * 40 + 1).half()[1:].view(40, 10)
@@ -35,8 +34,7 @@ def test_weights_at_an_odd_address_are_read_all_the_same() -> None:
     assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 def test_backward_weights_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     addresses: list[set[int]] = []
 
@@ -121,8 +119,7 @@ def test_other_types_and_devices_are_refused() -> None:
         persistent_kernel.compile_layer(shape, KernelSpec(torch.half, cpu))
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_relu"])
 def test_the_ops_are_what_torch_asks_of_ops(cell: str) -> None:
     x, *weights = small_tensors(cell)
@@ -141,8 +138,7 @@ def small_tensors(cell: str) -> list[torch.Tensor]:
     return [torch.randn(size, generator=generator).half().requires_grad_() for size in sizes]
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_relu"])
 def test_observed_or_not_results_and_gradients_are_the_same(cell: str) -> None:
     class Looking(TorchDispatchMode):
@@ -163,8 +159,7 @@ def test_observed_or_not_results_and_gradients_are_the_same(cell: str) -> None:
     assert ours == ["persistent_forward_keeping", "persistent_backward"]
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 @pytest.mark.parametrize("options", [{}, {"layers": 2, "bidirectional": True}, {"has_state": True, "ragged": True}])
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_a_compiled_layer_is_one_graph_with_the_op_in_it(cell: str, options: dict[str, Any]) -> None:
@@ -183,8 +178,7 @@ def test_a_compiled_layer_is_one_graph_with_the_op_in_it(cell: str, options: dic
     assert all(torch.equal(one, found[name]) for name, one in wanted.items())
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 def test_a_training_call_plans_what_it_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     planned: set[KernelSpec] = set()
     plan = persistent_kernel.compile_layer
@@ -201,8 +195,7 @@ def test_a_training_call_plans_what_it_launches(monkeypatch: pytest.MonkeyPatch)
     }
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 def test_what_is_saved_is_unpacked_once_and_may_lie_elsewhere() -> None:
     packed: list[torch.Tensor] = []
     unpacked: list[int] = []
@@ -225,8 +218,7 @@ def test_what_is_saved_is_unpacked_once_and_may_lie_elsewhere() -> None:
     assert sorted(unpacked) == list(range(len(packed)))
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 def test_no_two_gradients_share_memory() -> None:
     x, *weights = small_tensors("lstm")
     output = run(x, (), weights, None, RNNOptions("lstm", False, True, False, False))[0]
@@ -234,8 +226,7 @@ def test_no_two_gradients_share_memory() -> None:
     assert len({one.data_ptr() for one in found}) == len(found)
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 def test_a_graph_that_is_kept_gives_its_gradients_twice() -> None:
     x, *weights = small_tensors("lstm")
     output = run(x, (), weights, None, RNNOptions("lstm", False, True, False, False))[0].sum()
@@ -243,8 +234,7 @@ def test_a_graph_that_is_kept_gives_its_gradients_twice() -> None:
     assert all(torch.equal(one, other) for one, other in zip(first, torch.autograd.grad(output, [x, *weights]), strict=True))
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, at its first forward-mode gradient
 def test_what_has_no_gradient_of_that_kind_says_so() -> None:
     x, *weights = small_tensors("gru")
@@ -256,8 +246,7 @@ def test_what_has_no_gradient_of_that_kind_says_so() -> None:
         run(forward_ad.make_dual(x.detach(), x.detach()), (), weights, None, how)
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 @pytest.mark.parametrize("has_lengths", [False, True])
 @pytest.mark.parametrize(("bidirectional", "is_projected"), [(True, True), (False, True), (True, False)])
 def test_gradients_of_a_graph_are_those_of_the_kernels(has_lengths: bool, bidirectional: bool, is_projected: bool) -> None:

@@ -26,7 +26,7 @@ from pytest_ecornn.implementations.persistent_gpu.single_step import (
 )
 from pytest_ecornn.verification import calls
 from tests.helpers.persistent import ARITHMETICS, on_cpu, small, verdicts
-from tests.helpers.requirements import needs_compiler
+from tests.helpers.requirements import needs_compiler, on_simulator
 from tests.helpers.simulated_kernels import CELLS, KernelRun, runs
 from tests.simulator.clusters_on_cpu import ClustersOnCpu
 
@@ -128,8 +128,7 @@ def test_what_does_not_run_is_refused() -> None:
         run(x.double(), (), doubles, None, how)
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@on_simulator("on_cpu")
 def test_a_launch_that_gave_up_before_is_told_of() -> None:
     status = kernel.status_of(torch.device("cpu"))
     case = small("lstm", steps=1, mode="inference", dtype="float16")
