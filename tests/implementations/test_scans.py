@@ -1,62 +1,149 @@
-"""Both scans on a GPU: repeatable in all layouts, right beyond 32 bits, and one graph when compiled."""
+"""Both scans: what a loop computes in any layout, at every edge of a tile and beyond 32 bits; repeatable; ops as torch asks."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._common import input_projection
-from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
-from pytest_ecornn.implementations.scan_gpu_log.ops import log_scan
-from tests.helpers.requirements import needs_gpu
-from tests.helpers.scans import given_x
+from pytest_ecornn.implementations._common.min_cells import POSITIVE_CELLS
+from pytest_ecornn.implementations.scan_gpu.ops import CELLS, scan
+from tests.helpers.requirements import needs_gpu, on_simulator
+from tests.helpers.scans import OPS, Scan, draw, expect_loops, given_x, scan_in_log_space
 
-SCANS = {
-    "mingru": lambda x, batch_first: scan_gpu_ops.scan(x, None, None, None, None, "mingru", batch_first, False),
-    "mingru_positive": lambda x, batch_first: log_scan(x, None, None, "mingru_positive", batch_first, False),
-}
-of_scans = pytest.mark.parametrize("cell", SCANS)
+EACH = [(scan, cell) for cell in CELLS] + [(scan_in_log_space, cell) for cell in POSITIVE_CELLS]
+of_each = pytest.mark.parametrize(("run", "cell"), EACH)
+of_directions = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+of_scans = pytest.mark.parametrize(("run", "cell"), [(scan, "mingru"), (scan_in_log_space, "mingru_positive")])
+
+
+def in_one_number(*given: Any) -> tuple[Tensor, Tensor]:
+    return scan_in_log_space(*given, is_compensated=False)
+
+
+def outputs(run: Scan, x: Tensor, cell: str, batch_first: bool = True) -> tuple[Tensor, Tensor]:
+    return run(x, None, None, None, None, cell, batch_first, False)
+
+
+# On a CPU: of one stretch a tile, so that no thread reads another's.
+
+
+@on_simulator("ops_on_cpu", "poisoned")
+@of_directions
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 7, 8, 9, 23, 43])
+@pytest.mark.parametrize(("run", "cell"), [*EACH, *((in_one_number, cell) for cell in POSITIVE_CELLS)])
+def test_the_kernels_compute_what_a_loop_does(run: Scan, cell: str, steps: int, reverse: bool) -> None:
+    expect_loops(run, cell, *draw(cell, steps, "cpu", has_resets=run is scan), reverse)
+
+
+@on_simulator("ops_on_cpu")
+@of_each
+def test_repeated_calls_read_and_write_their_own_arrays_however_these_are_laid_out(run: Scan, cell: str) -> None:
+    (x, *others), masks = draw(cell, 9, "cpu", has_resets=run is scan)
+    x = x.detach()
+    every_other = torch.cat([x * 2, x], -1).view(3, 18, -1)[:, ::2]
+    of_half_the_time, of_half_the_width = torch.cat([x + 2, x], 1)[:, :9], torch.cat([x, x * 2], -1)[..., : x.shape[-1]]
+    by_time = x.transpose(0, 1).contiguous().transpose(0, 1)
+    for values in (x, x + 1, of_half_the_time, every_other, of_half_the_width, by_time, x - 1):
+        for reverse in (False, True):
+            expect_loops(run, cell, (values.detach().requires_grad_(), *others), masks, reverse)
+
+
+@pytest.mark.parametrize("run", [scan, scan_in_log_space])
+def test_shapes_are_known_without_running(run: Scan) -> None:
+    x = torch.empty(5, 7, 6, device="meta")
+    assert [one.shape for one in outputs(run, x, "mingru_positive")] == [(5, 7, 3), (5, 3)]
+    assert [one.shape for one in outputs(run, x, "minlstm_positive", False)] == [(5, 7, 2), (7, 2)]
+
+
+def test_shapes_of_gradients_and_products_are_known_without_running() -> None:
+    x, output, final = (torch.empty(shape, device="meta") for shape in ((5, 7, 6), (5, 7, 3), (5, 3)))
+    given = x, None, None, output, output, final, None, None, "mingru", True, False
+    assert [one.shape for one in OPS.scan_backward(*given)] == [x.shape, final.shape]
+    assert OPS.scan_backward_over(*given).shape == final.shape
+    assert OPS.gate_product(torch.empty(4, 3, device="meta"), torch.empty(6, 3, device="meta"), False).shape == (4, 6)
+
+
+def expect_ops(device: str) -> None:
+    """They are what torch asks of ops."""
+    inputs, (lengths, resets) = draw("mingru_positive", 9, device)
+    how = "mingru_positive", True, False
+    product = torch.randn(9, 12, device=device, requires_grad=True), torch.randn(6, 12, device=device), False
+    for op, passed in (
+        (OPS.scan_forward, (*inputs, lengths, resets, *how, False)),
+        (OPS.scan_log_forward, (*inputs, lengths, *how, True, False)),
+        (OPS.gate_product, product),
+    ):
+        outcome = torch.library.opcheck(op.default, passed)
+        assert set(outcome.values()) == {"SUCCESS"}, outcome
+
+
+@on_simulator("ops_on_cpu")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it traces
+def test_the_ops_are_what_torch_asks_of_ops() -> None:
+    expect_ops("cpu")
+
+
+# On a GPU.
+
+
+@needs_gpu
+def test_on_a_gpu_the_ops_are_what_torch_asks_of_ops() -> None:
+    expect_ops("cuda")
+
+
+@needs_gpu
+@pytest.mark.parametrize("batch", [3, 200], ids=["narrow", "wide"])
+@of_directions
+@of_each
+@pytest.mark.parametrize("steps", [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1031])
+def test_masks_bias_state_and_all_gradients_at_every_edge_of_a_tile(
+    run: Scan, cell: str, steps: int, reverse: bool, batch: int
+) -> None:
+    expect_loops(run, cell, *draw(cell, steps, "cuda", batch, has_resets=run is scan), reverse, tolerance=1e-11)
 
 
 @needs_gpu
 @of_scans
 @pytest.mark.parametrize("hidden", [64, 4096], ids=["narrow", "wide"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_repeats_are_equal_bit_for_bit_and_so_are_both_layouts(hidden: int, dtype: torch.dtype, cell: str) -> None:
+def test_repeats_are_equal_bit_for_bit_and_so_are_both_layouts(hidden: int, dtype: torch.dtype, run: Scan, cell: str) -> None:
     x = given_x(cell, 4099, 2, hidden, dtype)
 
-    def run(x: Tensor, batch_first: bool) -> Tensor:
+    def both(x: Tensor, batch_first: bool) -> Tensor:
         leaf = x.detach().requires_grad_()
-        output, _ = SCANS[cell](leaf, batch_first)
+        output, _ = outputs(run, leaf, cell, batch_first)
         (gradient,) = torch.autograd.grad(output.float().square().sum(), leaf)
         return torch.cat([output.detach(), gradient], -1)
 
-    first = run(x, True)
-    assert all(torch.equal(run(x, True), first) for _ in range(5))
-    assert torch.equal(run(x.transpose(0, 1).contiguous(), False).transpose(0, 1), first)
-    assert torch.equal(run(x.transpose(0, 1), False).transpose(0, 1), first)  # strides alone
-    if cell == "mingru_positive":
-        assert torch.equal(run(x.repeat_interleave(2, -1)[..., ::2], True), first)
+    first = both(x, True)
+    assert all(torch.equal(both(x, True), first) for _ in range(5))
+    assert torch.equal(both(x.transpose(0, 1).contiguous(), False).transpose(0, 1), first)
+    assert torch.equal(both(x.transpose(0, 1), False).transpose(0, 1), first)  # strides alone
+    if run is scan_in_log_space:
+        assert torch.equal(both(x.repeat_interleave(2, -1)[..., ::2], True), first)
 
 
 @needs_gpu
 @of_scans
-def test_offsets_beyond_32_bits(cell: str) -> None:
+def test_offsets_beyond_32_bits(run: Scan, cell: str) -> None:
     x = torch.randn(1, 2**20 + 3, 2 * 1024, dtype=torch.bfloat16, device="cuda")
-    output, final = SCANS[cell](x, True)
-    _, late = SCANS[cell](x[:, -1000:], True)  # all before is forgotten
+    output, final = outputs(run, x, cell)
+    _, late = outputs(run, x[:, -1000:], cell)  # all before is forgotten
     torch.testing.assert_close(final, late)
     assert torch.equal(output[:, -1], final)
 
 
 @needs_gpu
 @of_scans
-def test_a_compiled_function_is_one_graph(cell: str) -> None:
+def test_a_compiled_function_is_one_graph(run: Scan, cell: str) -> None:
     x, weight = torch.randn(4, 9, 5, device="cuda"), torch.randn(12, 5, device="cuda", requires_grad=True)
 
     def layer(x: Tensor) -> Tensor:
-        return SCANS[cell](input_projection.gate_products(x, weight, False), True)[0]
+        return outputs(run, input_projection.gate_products(x, weight, False), cell)[0]
 
     compiled = torch.compile(layer, fullgraph=True)
     torch.testing.assert_close(compiled(x), layer(x))
