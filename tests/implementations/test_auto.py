@@ -75,13 +75,6 @@ def test_deterministic_mode_leaves_deterministic_candidates() -> None:
         torch.use_deterministic_algorithms(False)
 
 
-def test_what_no_candidate_runs() -> None:
-    case = Case.parse("lstm-T2-B2-H4-float32-tf32")
-    reason = Auto().unsupported(case, CPU)
-    assert reason is not None
-    assert reason.startswith("no candidate runs it: torch_cpu TF32 is a GPU's precision; sequential ")
-
-
 def test_another_layer_runs_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     layer = switch_when_captured(lambda *given: "called", lambda *given: "captured")  # type: ignore[arg-type, return-value]

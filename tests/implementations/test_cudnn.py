@@ -88,21 +88,6 @@ def built(name: str) -> tuple[Any, Weights]:
     return Cudnn().build(case, weights), weights
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("mingru-T2-B2-H4-float32-cuda", "no mingru"),
-        ("lstm-T2-B2-H4-float32-cuda-projected", "input product"),
-        ("lstm-T2-B2-H4-float32-cuda-density0.3-training", "dense gradients"),
-        ("lstm-T2-B2-H4-bfloat16-tf32-cuda", "TF32"),
-        ("lstm-T2-B2-H4-float32", "CUDA device"),
-    ],
-)
-def test_refusals_say_why(name: str, reason: str) -> None:
-    case = Case.parse(name)
-    assert reason in (Cudnn().unsupported(case, torch.device(case.device)) or "")
-
-
 LSTM_DEFECT = "lstm-T16-B8-H48-float16-cuda"
 RNN_DEFECT = "rnn_tanh-T16-B8-H64-float16-cuda-bidirectional-training"
 
@@ -141,11 +126,6 @@ def test_what_is_refused_as_a_defect_is_one(name: str) -> None:
     if Cudnn().unsupported(case, CUDA) is None:
         pytest.skip("another version of cuDNN")
     assert failure_message("cudnn", case, Candidate.build("cudnn", Cudnn, case).verify())
-
-
-@pytest.mark.parametrize("name", ["lstm-T2-B2-H4-float32-tf32-cuda:1", "gru-T2-B2-H4-float32-cuda-density0.3"])
-def test_tf32_and_sparse_inference_are_supported(name: str) -> None:
-    assert Cudnn().unsupported(Case.parse(name), CUDA) is None
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -33,21 +33,3 @@ def test_the_loop_passes_the_rule(cell: str, dtype: str, options: dict[str, Any]
     compared = verification.ReferenceResult(problem).compare(results, found.declared)
     assert [one for one in compared if one.status == "failed"] == []
     assert found.cost(case).operations > 0
-
-
-@pytest.mark.parametrize(
-    ("case", "reason"),
-    [
-        ("lstm-T3-B2-H4-float32-density0.1", "cuSPARSE runs on a CUDA device"),
-        ("mingru-T3-B2-H4-float32-cuda", "no mingru: rnn_tanh, rnn_relu, lstm, gru only"),
-        ("lstm-T3-B2-H4-float32-cuda", "runs pruned recurrent weights, of a density below 1"),
-        (
-            "lstm-T3-B2-H4-float32-cuda-density0.1-training",
-            "runs inference alone: torch has no gradient of the non-zeros alone",
-        ),
-        ("lstm-T3-B2-H4-float16-cuda-density0.1-tf32", "TF32 is a precision of float32 products"),
-    ],
-)
-def test_what_it_will_not_run_has_a_reason(case: str, reason: str) -> None:
-    found = Case.parse(case)
-    assert CusparseGpu().unsupported(found, torch.device(found.device)) == reason

@@ -325,14 +325,6 @@ def test_weights_changed_in_place_are_seen() -> None:
         assert torch.equal(tensor, fresh[name]), name
 
 
-def test_other_cells_devices_and_precisions_are_unsupported() -> None:
-    own, case = ScanCpu(), Case.parse("mingru-T5-B2-H8-float32")
-    assert own.unsupported(case, torch.device("cpu")) is None
-    assert "linear" in (own.unsupported(replace(case, cell="lstm"), torch.device("cpu")) or "")
-    assert "CPU" in (own.unsupported(case, torch.device("cuda")) or "")
-    assert "TF32" in (own.unsupported(replace(case, precision="tf32"), torch.device("cpu")) or "")
-
-
 def test_notes_tell_threads_and_cut() -> None:
     case = Case.parse("mingru-T5-B2-H8-float32-projected")
     own = ScanCpu()

@@ -75,30 +75,6 @@ def test_a_split_scan_has_no_more_blocks_than_run_at_once() -> None:
     assert found.launch.grid == found.tile_shape.resident * H200.num_sms < found.tiles * found.channel_blocks
 
 
-@pytest.mark.parametrize(
-    ("kind", "case", "device", "reason"),
-    [
-        (ScanGpu, "lstm-T2-B1-H1-float32-cuda", "cuda", "no lstm"),
-        (ScanGpu, "mingru-T2-B1-H1-float32", "cpu", "runs on a CUDA device"),
-        (ScanGpu, "mingru-T2-B1-H1-float64-tf32-cuda", "cuda", "TF32 is a precision of float32"),
-        (ScanGpu, "mingru-T2-B65536-H65536-float32-cuda", "cuda", "T and G * B * H must be below 2^30, got 8589934592"),
-        (ScanGpuLog, "mingru-T2-B1-H1-float32-cuda", "cuda", "no mingru: mingru_positive, minlstm_positive only"),
-        (ScanGpuLog, "mingru_positive-T2-B1-H1-float32", "cpu", "runs on a CUDA device"),
-        (ScanGpuLog, "mingru_positive-T2-B1-H1-float64-tf32-cuda", "cuda", "TF32 is a precision of float32"),
-        (
-            ScanGpuLog,
-            "mingru_positive-T2-B65536-H65536-float32-cuda",
-            "cuda",
-            "T and G * B * H must be below 2^30, got 8589934592",
-        ),
-    ],
-)
-def test_what_they_will_not_run_has_a_reason(kind: type[Implementation], case: str, device: str, reason: str) -> None:
-    found = kind().unsupported(Case.parse(case), torch.device(device))
-    assert found is not None
-    assert reason in found
-
-
 @pytest.mark.parametrize(("dtype", "kinds"), [(torch.float16, ["fp16"]), (torch.bfloat16, ["bf16"]), (torch.float64, [])])
 def test_long_sums_are_whole_within_and_as_they_were_after(dtype: torch.dtype, kinds: list[str]) -> None:
     names = [f"allow_{kind}_reduced_precision_reduction{end}" for kind in ("fp16", "bf16") for end in ("", "_split_k")]

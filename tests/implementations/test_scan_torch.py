@@ -99,20 +99,6 @@ def test_a_scan_in_logarithms_errs_more_the_longer_it_is() -> None:
     assert errors[0] < 1e-5 < 10 * errors[0] < errors[1]
 
 
-@pytest.mark.parametrize(
-    ("case", "reason"),
-    [
-        ("mingru-T2-B1-H1-float32", "no mingru: mingru_positive, minlstm_positive only"),
-        ("mingru_positive-T2-B1-H1-float32-ragged", "sequences of one length"),
-        ("mingru_positive-T2-B1-H1-float32-tf32", "TF32 is a GPU's precision"),
-        ("minlstm_positive-T2-B1-H1-bfloat16-large", "logarithms of large contents"),
-        ("minlstm_positive-T2-B1-H1-float32-state-infinite", "logarithms of infinite contents"),
-    ],
-)
-def test_what_it_will_not_run_has_a_reason(case: str, reason: str) -> None:
-    assert reason in (ScanTorch().unsupported(Case.parse(case), CPU) or "")
-
-
 def test_a_candidate_of_any_sign_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"cell must be one of mingru_positive, .*; got 'mingru'"):
         log_space_scan(torch.randn(1, 2, 4), None, "mingru")

@@ -119,11 +119,6 @@ def test_operands_of_tensor_cores_are_padded_with_zeros() -> None:
     assert steps.operand(single, weight) is weight
 
 
-def test_without_a_device_it_says_why_it_does_not_run() -> None:
-    assert "CUDA device" in (TransposedGpu().unsupported(small("lstm"), torch.device("cpu")) or "")
-    assert "mingru" in (RowMajorGpu().unsupported(small("mingru"), torch.device("cuda")) or "")
-
-
 @on_simulator("on_cpu")
 def test_the_backward_pass_outlives_the_layer() -> None:
     problem = contents.problem(small("lstm"))

@@ -42,23 +42,6 @@ def test_the_layer_passes_the_tolerance_rule(case: str) -> None:
     assert not message, message
 
 
-@pytest.mark.usefixtures("installed")
-def test_what_it_will_not_run_has_a_reason() -> None:
-    device = torch.device("cuda")
-    assert FlashRnn().unsupported(SUPPORTED, device) is None
-    refused = [
-        (replace(SUPPORTED, cell="gru"), "no gru"),
-        (replace(SUPPORTED, dtype="float16"), "runs bfloat16, not float16"),
-        (replace(SUPPORTED, ragged=True), "sequences of one length"),
-        (replace(SUPPORTED, batch=9), "multiples of 8 and 128"),
-        (replace(SUPPORTED, hidden_size=130, input_size=130), "multiples of 8 and 128"),
-        (replace(SUPPORTED, precision="tf32"), "TF32 is a precision of float32"),
-    ]
-    for case, reason in refused:
-        assert reason in (FlashRnn().unsupported(case, device) or "")
-    assert FlashRnn().unsupported(replace(SUPPORTED, device="cpu"), torch.device("cpu")) == "runs on a CUDA device"
-
-
 def test_an_absent_package_or_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_peer, "find_spec", lambda package: None)
     found = FlashRnn().unsupported(SUPPORTED, torch.device("cuda"))

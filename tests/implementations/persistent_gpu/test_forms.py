@@ -6,13 +6,10 @@ import re
 from dataclasses import replace
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode, ProblemSize
-from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig, block_configs
 from pytest_ecornn.implementations.persistent_gpu.config import WARPS, Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
@@ -272,17 +269,3 @@ def test_weights_are_split_once_where_both_halves_find_room(hidden: int, batch: 
     alike = [other for other in others if (other.units, other.n_tiles) == (form.units, form.n_tiles)]
     times = [make_cost_model(other).product_us for other in alike if not other.presplit_fragments]
     assert make_cost_model(form).product_us < min(times)
-
-
-@pytest.mark.parametrize(
-    ("case", "reason"),
-    [
-        ("mingru-T3-B2-H4-bfloat16-cuda", "no mingru: rnn_tanh, rnn_relu, lstm, gru only"),
-        ("lstm-T3-B2-H4-float64-cuda", "runs bfloat16, float16 and float32, not float64"),
-        ("lstm-T3-B2-H4-float16", "runs on a CUDA device"),
-        ("lstm-T1073741824-B1-H1-float16-cuda", "T and G * B * H must be below 2^30, got 1073741824"),
-    ],
-)
-def test_what_it_will_not_run_has_a_reason(case: str, reason: str) -> None:
-    parsed = Case.parse(case)
-    assert PersistentGpu().unsupported(parsed, torch.device(parsed.device)) == reason

@@ -95,21 +95,6 @@ def on_a_gpu(device: Device) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    ("case", "reason"),
-    [
-        ("mingru-T3-B2-H4-bfloat16-cuda", "no mingru: rnn_tanh, rnn_relu, lstm, gru only"),
-        ("lstm-T3-B2-H4-float16-cuda", "runs pruned recurrent weights, of a density below 1"),
-        ("lstm-T3-B2-H4-float64-cuda-density0.1", "runs bfloat16, float16 and float32, not float64"),
-        ("lstm-T3-B2-H4-float16-density0.1", "runs on a CUDA device"),
-        ("lstm-T1073741824-B1-H1-float16-cuda-density0.1", "T and G * B * H must be below 2^30, got 1073741824"),
-    ],
-)
-def test_what_it_will_not_run_has_a_reason(case: str, reason: str) -> None:
-    found = Case.parse(case)
-    assert SparsePersistentGpu().unsupported(found, torch.device(found.device)) == reason
-
-
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
     case = Case.parse("lstm-T3-B2-H8192-float16-cuda-density0.3-training")
     with on_a_gpu(H200):
