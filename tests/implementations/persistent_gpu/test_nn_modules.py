@@ -170,38 +170,63 @@ def test_an_empty_batch_or_no_steps(cell: str) -> None:
         module(torch.zeros(0, B, I))
 
 
-@on_clusters
-def test_a_state_is_carried_from_call_to_call() -> None:
-    reference, module = both("lstm")
-    found = []
-    for one in (reference, module):
-        _, state = one(batch()[:2])
-        _, state = one(batch()[2:4], state)
-        cut = tuple(part.detach() for part in state)
-        output, cut = one(batch()[4:], cut)
-        found.append([output, *cut, *gradients(one, [state]), *gradients(one, output)])
-    assert_alike(found[1], found[0])
+def carried_from_call_to_call(module: Any) -> list[Tensor]:
+    _, state = module(batch()[:2])
+    _, state = module(batch()[2:4], state)
+    cut = tuple(part.detach() for part in state)
+    output, cut = module(batch()[4:], cut)
+    return [output, *cut, *gradients(module, [state]), *gradients(module, output)]
+
+
+def after_an_optimizers_step(module: Any) -> Any:
+    optimizer = torch.optim.SGD(module.parameters(), 0.5)
+    module(batch())[0].sum().backward()
+    optimizer.step()
+    return module(batch())
+
+
+def with_weights_made_anew_in_each_call(module: Any) -> list[Tensor]:
+    torch.nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
+    output, _ = module(batch())
+    return [output, *gradients(module, output)]
+
+
+def pruned(module: Any) -> list[Tensor]:
+    """Elements that torch.nn.utils.prune has masked are 0 and have no gradient; others' is the original parameter's."""
+    masked = ("weight_hh_l0", "weight_hh_l1", "weight_ih_l0")
+    for name in masked:
+        prune.l1_unstructured(module, name, 0.75)
+    results = module(batch())
+    names = [name for name, _ in module.named_parameters()]
+    of_parameters = dict(zip(names, gradients(module, results), strict=True))
+    for name in masked:
+        assert int(of_parameters[f"{name}_orig"].count_nonzero()) <= int(getattr(module, f"{name}_mask").sum())
+    return [*tensors(results), *(of_parameters[name] for name in sorted(names))]
+
+
+def of_a_state_alone(module: Any) -> list[Tensor]:
+    h, c = (state.requires_grad_() for state in states(module.requires_grad_(False), B))
+    output, _ = module(batch(), (h, c))
+    return list(torch.autograd.grad(output.square().sum(), [h, c]))
 
 
 @on_clusters
-@pytest.mark.parametrize("part", ["output", "h_n", "c_n"])
-def test_gradients_of_some_results_alone(part: str) -> None:
-    found = []
-    for one in both("lstm", bidirectional=True):
-        output, (h_n, c_n) = one(batch())
-        found.append(gradients(one, {"output": output, "h_n": h_n, "c_n": c_n}[part]))
-    assert_alike(found[1], found[0])
-
-
-@on_clusters
-def test_an_optimizers_step_is_seen_by_the_next_call() -> None:
-    found = []
-    for one in both("gru"):
-        optimizer = torch.optim.SGD(one.parameters(), 0.5)
-        one(batch())[0].sum().backward()
-        optimizer.step()
-        found.append(one(batch()))
-    assert_alike(found[1], found[0])
+@pytest.mark.parametrize(
+    ("cell", "options", "results"),
+    [
+        ("lstm", {}, carried_from_call_to_call),
+        ("gru", {}, after_an_optimizers_step),
+        ("gru", {}, with_weights_made_anew_in_each_call),
+        *((cell, {"num_layers": 2}, pruned) for cell in MODULES),
+        ("lstm", {}, of_a_state_alone),
+        ("lstm", {"bidirectional": True}, lambda module: gradients(module, module(batch())[0])),
+        ("lstm", {"bidirectional": True}, lambda module: gradients(module, module(batch())[1][0])),
+        ("lstm", {"bidirectional": True}, lambda module: gradients(module, module(batch())[1][1])),
+    ],
+)
+def test_results_are_alike(cell: str, options: dict[str, Any], results: Callable[[Any], Any]) -> None:
+    wanted, found = map(results, both(cell, **options))
+    assert_alike(found, wanted)
 
 
 @on_clusters
@@ -221,33 +246,6 @@ def test_weights_given_for_one_call() -> None:
     found = torch.func.functional_call(module, halved, (batch(),))
     assert_alike(found, torch.func.functional_call(reference, halved, (batch(),)))
     assert_alike(module(batch()), reference(batch()))
-
-
-@on_clusters
-def test_weights_made_anew_in_each_call() -> None:
-    found = []
-    for one in both("gru"):
-        torch.nn.utils.parametrizations.weight_norm(one, "weight_hh_l0")
-        output, _ = one(batch())
-        found.append([output, *gradients(one, output)])
-    assert_alike(found[1], found[0])
-
-
-@on_clusters
-@pytest.mark.parametrize("cell", MODULES)
-def test_what_is_pruned_stays_so(cell: str) -> None:
-    """Elements that torch.nn.utils.prune has masked are 0 and have no gradient; others' is the original parameter's."""
-    found, pruned = [], ("weight_hh_l0", "weight_hh_l1", "weight_ih_l0")
-    for one in both(cell, num_layers=2):
-        for name in pruned:
-            prune.l1_unstructured(one, name, 0.75)
-        results = one(batch())
-        names = [name for name, _ in one.named_parameters()]
-        of_parameters = dict(zip(names, gradients(one, results), strict=True))
-        for name in pruned:
-            assert int(of_parameters[f"{name}_orig"].count_nonzero()) <= int(getattr(one, f"{name}_mask").sum())
-        found.append([*tensors(results), *(of_parameters[name] for name in sorted(names))])
-    assert_alike(found[1], found[0])
 
 
 @on_clusters
@@ -348,16 +346,6 @@ def test_gradients_of_frozen_weights_are_not_computed(cell: str, of_states: int,
 
 
 @on_clusters
-def test_a_state_alone_may_want_a_gradient() -> None:
-    found = []
-    for one in both("lstm"):
-        h, c = (state.requires_grad_() for state in states(one.requires_grad_(False), B))
-        output, _ = one(batch(), (h, c))
-        found.append(list(torch.autograd.grad(output.square().sum(), [h, c])))
-    assert_alike(found[1], found[0])
-
-
-@on_clusters
 def test_where_all_is_frozen_nothing_is_kept() -> None:
     module = both("lstm")[1].requires_grad_(False)
     with OperatorRecorder() as operators:
@@ -402,16 +390,16 @@ def test_tf32_where_torch_says_so_of_cudnn() -> None:
 # What is refused.
 
 
-def second_gradients(module: Any, x: Any, hx: Any) -> list[Tensor]:
-    """Gradients of the squares of all gradients."""
-    given = tensors(x) + ([] if hx is None else tensors(hx))
-    for one in given:
-        one.requires_grad_()
-    results = tensors(module(x, hx))
+def first_and_second(results: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
+    """Gradients, and gradients of the squares of all of them."""
     loss = sum((one * one.detach().cos()).sum() for one in results)
-    wanted = [*given, *module.parameters()]
-    first = torch.autograd.grad(loss, wanted, create_graph=True)
-    return [*first, *torch.autograd.grad(sum(one.square().sum() for one in first), wanted)]
+    first = torch.autograd.grad(loss, inputs, create_graph=True)
+    return [*first, *torch.autograd.grad(sum(one.square().sum() for one in first), inputs)]
+
+
+def assert_near_double(found: list[Tensor], wanted: list[Tensor]) -> None:
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs.float(), rtol=1e-4, atol=1e-4 * float(theirs.detach().abs().max()))
 
 
 @on_clusters
@@ -435,12 +423,11 @@ def test_gradients_of_gradients(cell: str, options: dict[str, Any], has_lengths:
         given = pack_padded_sequence(x, torch.tensor([3, 5, 1]), enforce_sorted=False) if has_lengths else x
         if options.get("batch_first") and not has_lengths:
             given = x.transpose(0, 1).contiguous()
-        hx = states(one, B)
-        hx = hx.to(dtype) if isinstance(hx, Tensor) else tuple(state.to(dtype) for state in hx)
-        found.append(second_gradients(one, given, hx))
+        leaves = to(dtype, given), to(dtype, states(one, B))
+        inputs = [*tensors(leaves[0]), *tensors(leaves[1]), *one.parameters()]
+        found.append(first_and_second(tensors(one(*leaves)), inputs))
     assert ran(module) == "persistent_gpu"
-    for ours, theirs in zip(found[1], found[0], strict=True):
-        torch.testing.assert_close(ours, theirs.float(), rtol=1e-4, atol=1e-4 * float(theirs.detach().abs().max()))
+    assert_near_double(found[1], found[0])
 
 
 def of_one_state_twice(module: Any, x: Tensor, h: Tensor) -> Tensor:
@@ -467,12 +454,8 @@ def test_gradients_of_gradients_of_inputs_that_depend_on_each_other(call: Callab
             one.weight_hh_l1 = one.weight_hh_l0
         dtype = one.weight_hh_l0.dtype
         x, h = batch().to(dtype).requires_grad_(), torch.linspace(-1, 1, 2 * B * H).view(2, B, H).to(dtype).requires_grad_()
-        output = call(one, x, h)
-        wanted = [x, h, *one.parameters()]
-        first = torch.autograd.grad((output * output.detach().cos()).sum(), wanted, create_graph=True)
-        found.append([*first, *torch.autograd.grad(sum(one.square().sum() for one in first), wanted)])
-    for ours, theirs in zip(found[1], found[0], strict=True):
-        torch.testing.assert_close(ours, theirs.float(), rtol=1e-4, atol=1e-4 * float(theirs.detach().abs().max()))
+        found.append(first_and_second([call(one, x, h)], [x, h, *one.parameters()]))
+    assert_near_double(found[1], found[0])
 
 
 class Unused(torch.autograd.Function):
@@ -517,9 +500,9 @@ def test_gradients_of_gradients_with_one_mask_of_dropout() -> None:
     assert torch.autograd.grad(of_weight.square().sum(), module.weight_hh_l1)[0].isfinite().all()
 
 
-def expect_torch(cell: str, reason: str, x: Tensor | None = None, dtype: torch.dtype = torch.float32, **options: Any) -> None:
+def expect_torch(cell: str, reason: str, dtype: torch.dtype = torch.float32, **options: Any) -> None:
     """Where the kernels do not run torch.nn does, and says why; with the kernels' name as the backend the call raises."""
-    x = batch().to(dtype) if x is None else x
+    x = batch().to(dtype)
     reference, module = both(cell, dtype, **options)
     found, wanted = module(x), reference.to(dtype)(x)
     assert all(torch.equal(*pair) for pair in zip(tensors(found), tensors(wanted), strict=True))
@@ -529,31 +512,42 @@ def expect_torch(cell: str, reason: str, x: Tensor | None = None, dtype: torch.d
         module(x)
 
 
+def tangent(module: Any) -> Tensor:
+    with torch.autograd.forward_ad.dual_level():
+        output, _ = module(torch.autograd.forward_ad.make_dual(batch(), batch().cos()))
+        found: Tensor = torch.autograd.forward_ad.unpack_dual(output).tangent
+        return found
+
+
+def gradient_by_a_transform(module: Any) -> Tensor:
+    found: Tensor = torch.func.grad(lambda x: module(x)[0].square().sum())(batch())
+    return found
+
+
 @on_clusters
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, when its forward mode is first used
-def test_forward_mode() -> None:
-    tangents = []
-    for module in both("gru"):
-        with torch.autograd.forward_ad.dual_level():
-            output, _ = module(torch.autograd.forward_ad.make_dual(batch(), batch().cos()))
-            tangents.append(torch.autograd.forward_ad.unpack_dual(output).tangent)
-    assert torch.equal(*tangents)
-    assert module.notes() == "torch: the kernels have no forward-mode gradient"
+@pytest.mark.parametrize(
+    ("derivative", "reason"),
+    [(tangent, "forward-mode gradient"), (gradient_by_a_transform, "transforms of torch.func")],
+)
+def test_torch_runs_derivatives_of_other_kinds(derivative: Callable[[Any], Tensor], reason: str) -> None:
+    reference, module = both("gru")
+    assert torch.equal(derivative(module), derivative(reference))
+    assert module.notes() == f"torch: the kernels have no {reason}"
 
 
 @on_clusters
-def test_transforms_of_torch_func() -> None:
-    found = []
-    for module in both("gru"):
-        found.append(torch.func.grad(lambda x, module=module: module(x)[0].square().sum())(batch()))
-        notes = getattr(module, "notes", str)()
-    assert torch.equal(*found)
-    assert notes == "torch: the kernels have no transforms of torch.func"
-
-
-@on_clusters
-def test_another_dtype(really_planned: None) -> None:
-    expect_torch("lstm", r"expected one of torch\.bfloat16, .* got torch\.float64", dtype=torch.float64)
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize(
+    ("cell", "options", "reason"),
+    [
+        ("lstm", {"dtype": torch.float64}, r"expected one of torch\.bfloat16, .* got torch\.float64"),
+        ("lstm", {"proj_size": 2}, "expected proj_size 0, got 2: the kernels do not project states"),
+        ("gru", {}, "on cpu: runs on a CUDA device"),
+    ],
+)
+def test_torch_runs_what_the_kernels_do_not(cell: str, options: Any, reason: str, really_planned: None) -> None:
+    expect_torch(cell, reason, **options)
 
 
 @on_clusters
@@ -579,17 +573,6 @@ def test_what_ran_once_is_judged_anew_where_more_is_needed(monkeypatch: pytest.M
         before = len(asked)
         module(batch().half())
     assert (len(asked), ran(module)) == (before, "persistent_gpu")
-
-
-@on_clusters
-@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-def test_a_projection_of_states() -> None:
-    expect_torch("lstm", "expected proj_size 0, got 2: the kernels do not project states", proj_size=2)
-
-
-@on_clusters
-def test_a_device_without_the_kernels(really_planned: None) -> None:
-    expect_torch("gru", "on cpu: runs on a CUDA device")
 
 
 @on_clusters
@@ -673,14 +656,19 @@ def test_arguments_are_torch_nns() -> None:
     assert pytest_ecornn.nn.RNN(I, H, 1, "relu").mode == pytest_ecornn.nn.RNN(I, H, nonlinearity="relu").mode == "RNN_RELU"
     assert "backend" not in repr(pytest_ecornn.nn.GRU(I, H))
     assert repr(pytest_ecornn.nn.GRU(I, H, backend="torch")) == "GRU(4, 9, backend='torch')"
-    with pytest.raises(ValueError, match="expected backend as one of auto, heuristic, persistent_gpu, torch, got 'cudnn'"):
-        pytest_ecornn.nn.GRU(I, H, backend="cudnn")
-    with pytest.raises(ValueError, match="Unknown nonlinearity 'gelu'"):
-        pytest_ecornn.nn.RNN(I, H, nonlinearity="gelu")
-    with pytest.raises(ValueError, match="proj_size argument is only supported for LSTM"):
-        pytest_ecornn.nn.GRU(I, H, proj_size=2)
-    with pytest.raises(ValueError, match="proj_size argument is only supported for LSTM"):
-        pytest_ecornn.nn.RNN(I, H, proj_size=2)
+    refused: list[tuple[type[nn.RNNBase], dict[str, Any], str]] = [
+        (
+            pytest_ecornn.nn.GRU,
+            {"backend": "cudnn"},
+            "expected backend as one of auto, heuristic, persistent_gpu, torch, got 'cudnn'",
+        ),
+        (pytest_ecornn.nn.RNN, {"nonlinearity": "gelu"}, "Unknown nonlinearity 'gelu'"),
+        (pytest_ecornn.nn.GRU, {"proj_size": 2}, "proj_size argument is only supported for LSTM"),
+        (pytest_ecornn.nn.RNN, {"proj_size": 2}, "proj_size argument is only supported for LSTM"),
+    ]
+    for module, options, message in refused:
+        with pytest.raises(ValueError, match=message):
+            module(I, H, **options)
 
 
 # On a GPU.
