@@ -13,7 +13,7 @@ import torch
 import pytest_ecornn.implementations as implementations
 from pytest_ecornn.implementations._common import recurrent_problem
 from pytest_ecornn.implementations._cuda import bias_gradients, padded_rows, parameter_gradients
-from pytest_ecornn.implementations._cuda.compile import include_folders
+from pytest_ecornn.implementations._cuda import compile as compiler
 from pytest_ecornn.implementations.persistent_gpu import config as persistent_config
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
@@ -268,8 +268,24 @@ def variants(name: str) -> list[Variant]:
     return VARIANTS[name]()
 
 
+def ptx_of(source: Path, macros: Variant, text: str = "") -> str:
+    """The PTX of a form, or of another text in the source's place. Raises CompilationError."""
+    from cupy.cuda import nvrtc
+
+    options = [one for one in compiler._options(source, macros, MEASURED) if not one.startswith("--ptxas")]
+    program = nvrtc.createProgram(text or source.read_text(), "kernel.cu", [], [])
+    try:
+        nvrtc.compileProgram(program, [options[0].replace("sm_", "compute_"), *options[1:]])
+        ptx = nvrtc.getPTX(program)
+        return ptx.decode() if isinstance(ptx, bytes) else str(ptx)
+    except nvrtc.NVRTCError as error:
+        raise compiler.CompilationError(f"{text or source.name}: {error}\n{nvrtc.getProgramLog(program)}") from None
+    finally:
+        nvrtc.destroyProgram(program)
+
+
 def copied(source: Path, folder: Path) -> Path:
     """A copy to change, with the headers beside it."""
-    for of_headers in reversed(include_folders(source)[1:]):
+    for of_headers in reversed(compiler.include_folders(source)[1:]):
         shutil.copytree(of_headers, folder, dirs_exist_ok=True)
     return folder / source.name

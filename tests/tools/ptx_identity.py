@@ -15,8 +15,7 @@ from collections import Counter
 from multiprocessing import Pool
 from pathlib import Path
 
-from pytest_ecornn.implementations._cuda import compile as compiler
-from tests.helpers.kernel_forms import MEASURED, VARIANTS, Variant, source_of, variants
+from tests.helpers.kernel_forms import VARIANTS, Variant, ptx_of, source_of, variants
 
 TRIES = 20
 _CONSTANT = re.compile(r"^\.(?:visible |weak )?global\b[^;\n]*?([A-Za-z_$][\w$]*)(?: = [^;\n]*)?;\n", re.MULTILINE)
@@ -25,20 +24,6 @@ _SYMBOL = re.compile(r"(?<![%.\w$])[A-Za-z_$][\w$]*(?![\w$])")
 _DECLARED = re.compile(
     r"\.(?:entry|func|param|shared|global|const|extern|visible|weak)\b[^;{(]*?([A-Za-z_$][\w$]*)\s*[\[;({,)]"
 )
-
-
-def ptx_of(source: Path, macros: Variant) -> str:
-    from cupy.cuda import nvrtc
-
-    options = [one for one in compiler._options(source, macros, MEASURED) if not one.startswith("--ptxas")]
-    options[0] = options[0].replace("sm_", "compute_")
-    program = nvrtc.createProgram(source.read_text(), "kernel.cu", [], [])
-    try:
-        nvrtc.compileProgram(program, options)
-        ptx = nvrtc.getPTX(program)
-        return ptx.decode() if isinstance(ptx, bytes) else str(ptx)
-    finally:
-        nvrtc.destroyProgram(program)
 
 
 def without_unused_constants(ptx: str) -> str:

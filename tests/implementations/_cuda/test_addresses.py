@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from pytest_ecornn.implementations._common.recurrent_problem import MathMode, ProblemSize
-from pytest_ecornn.implementations._cuda import compile as compiler
 from pytest_ecornn.implementations.persistent_gpu import kernel, single_step, wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.heuristics import candidate_configs
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
 from pytest_ecornn.implementations.persistent_gpu.single_step import SingleStepConfig
+from tests.helpers.kernel_forms import ptx_of
 from tests.helpers.requirements import needs_nvrtc
 from tests.simulator.clusters_on_cpu import H200
 
@@ -55,19 +55,6 @@ KERNELS = {
     "wave": of_wave,
     "once": of_once,
 }
-
-
-def ptx_of(source: Path, macros: tuple[tuple[str, str], ...]) -> str:
-    from cupy.cuda import nvrtc
-
-    options = [one for one in compiler._options(source, macros, (9, 0)) if "architecture" not in one and "ptxas" not in one]
-    program = nvrtc.createProgram(source.read_text(), source.name, [], [])
-    try:
-        nvrtc.compileProgram(program, ["--gpu-architecture=compute_90a", *options])
-        found = nvrtc.getPTX(program)
-    finally:
-        nvrtc.destroyProgram(program)
-    return found if isinstance(found, str) else found.decode()
 
 
 @needs_nvrtc

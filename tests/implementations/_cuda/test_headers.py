@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ecornn.implementations._cuda import compile as compiler
-from tests.helpers.kernel_forms import FOLDER, MEASURED, VARIANTS, Variant, source_of, variants
+from tests.helpers.kernel_forms import FOLDER, VARIANTS, ptx_of, source_of, variants
 from tests.helpers.requirements import needs_nvrtc
 
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
@@ -45,31 +45,17 @@ def cases() -> list[tuple[str, str]]:
     return sorted(found.values())
 
 
-def compile_alone(name: str, source: Path, macros: Variant) -> None:
-    """Raises CompilationError."""
-    from cupy.cuda import nvrtc
-
-    options = [option for option in compiler._options(source, macros, MEASURED) if not option.startswith("--ptxas")]
-    program = nvrtc.createProgram(f'#include "{name}"\n', "alone.cu", [], [])
-    try:
-        nvrtc.compileProgram(program, [options[0].replace("sm_", "compute_"), *options[1:]])
-    except nvrtc.NVRTCError as error:
-        raise compiler.CompilationError(f"{name}: {error}\n{nvrtc.getProgramLog(program)}") from None
-    finally:
-        nvrtc.destroyProgram(program)
-
-
 @needs_nvrtc
 @pytest.mark.parametrize(("name", "kernel"), cases())
 def test_a_header_compiles_alone(name: str, kernel: str) -> None:
-    compile_alone(name, source_of(kernel), variants(kernel)[0])
+    ptx_of(source_of(kernel), variants(kernel)[0], f'#include "{name}"\n')
 
 
 @needs_nvrtc
 def test_a_header_that_needs_more_is_seen(tmp_path: Path) -> None:
     (tmp_path / "needs_more.cuh").write_text("constexpr int BYTES = 4 * SLOTS;\n")
     with pytest.raises(compiler.CompilationError, match="SLOTS"):
-        compile_alone("needs_more.cuh", tmp_path / "kernel.cu", ())
+        ptx_of(tmp_path / "kernel.cu", (), '#include "needs_more.cuh"\n')
 
 
 def test_every_header_is_included() -> None:

@@ -25,6 +25,12 @@ from tests.helpers.kernel_forms import FOLDER, HOPPER, MEASURED, VARIANTS, Varia
 from tests.helpers.requirements import needs_nvrtc
 from tests.helpers.whole_suite import IS_TEST_ALL
 
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
+
+
 # Sources that not every architecture has the instructions for.
 ONLY = {
     "cluster_forward.cu": ((9, 0),), "cluster_backward.cu": ((9, 0),), "grid_forward.cu": ((8, 0), (9, 0)),
@@ -79,10 +85,7 @@ def test_every_kernel_is_compiled_here() -> None:
     ("name", "capability"),
     [of_architecture(name, capability) for name in VARIANTS for capability in ONLY.get(name, compiler.ARCHITECTURES)],
 )
-def test_kernels_compile_without_spills(
-    name: str, capability: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
+def test_kernels_compile_without_spills(name: str, capability: tuple[int, int], tmp_path: Path) -> None:
     source = unique(source_of(name), tmp_path)
     for variant in compiled_here(name, capability):
         compiled = compiler.compile_source(source, variant, capability)
@@ -95,9 +98,8 @@ def test_kernels_compile_without_spills(
 
 @needs_nvrtc
 @pytest.mark.test_all
-def test_weights_stay_in_registers_at_the_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_stay_in_registers_at_the_largest_size(tmp_path: Path) -> None:
     """In a loop that the compiler does not unroll they would have an index, and lie in local memory."""
-    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
     kind = KernelSpec(torch.float32, torch.device("cuda", 0))
     form = select_config(kind.problem("rnn_relu", 2560, 16), HOPPER)
     assert isinstance(form, NTiledGridConfig)
@@ -116,8 +118,7 @@ def is_whole(elf: bytes) -> bool:
 
 
 @needs_nvrtc
-def test_what_was_compiled_once_comes_from_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
+def test_what_was_compiled_once_comes_from_disk(tmp_path: Path) -> None:
     source, variant = unique(source_of("pointwise.cu"), tmp_path), variants("pointwise.cu")[0]
     first = compiler.compile_source(source, variant, (9, 0))
     again = compiler.compile_source(source, variant, (9, 0))
@@ -162,8 +163,7 @@ def test_a_kernel_is_compiled_where_the_cache_cannot_be_written(tmp_path: Path, 
 
 
 @needs_nvrtc
-def test_an_error_in_a_kernel_is_shown_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
+def test_an_error_in_a_kernel_is_shown_with_its_line(tmp_path: Path) -> None:
     source = tmp_path / "wrong.cu"
     source.write_text("\nint f() { return missing; }\n")
     with pytest.raises(compiler.CompilationError, match=r"wrong\.cu\(2\).*missing"):
@@ -184,19 +184,19 @@ def test_a_thread_for_each_element() -> None:
 
 
 @pytest.mark.parametrize(
-    "tensor",
-    [torch.zeros(5), torch.zeros(6, dtype=torch.float64), torch.zeros(3, 4)[:, :2]],
-    ids=["too few elements", "another dtype", "with gaps"],
+    ("tensor", "message"),
+    [
+        (torch.zeros(5), r"h as 6 adjacent elements of torch.float32 on cpu, got \("),
+        (torch.zeros(6, dtype=torch.float64), r"h as 6 adjacent elements of torch.float32 on cpu, got \("),
+        (torch.zeros(3, 4)[:, :2], r"h as 6 adjacent elements of torch.float32 on cpu, got \("),
+        (None, "a tensor as h, got None"),
+    ],
+    ids=["too few elements", "another dtype", "with gaps", "none"],
 )
-def test_a_wrong_tensor_is_refused_with_what_was_expected(tensor: torch.Tensor) -> None:
-    with pytest.raises(ValueError, match=r"k: expected h as 6 adjacent elements of torch.float32 on cpu, got \("):
+def test_a_wrong_tensor_is_refused_with_what_was_expected(tensor: torch.Tensor | None, message: str) -> None:
+    with pytest.raises(ValueError, match=f"k: expected {message}"):
         TensorArg(torch.float32, 6).pointer("k", "h", tensor, torch.device("cpu"))
-
-
-def test_none_is_refused_where_it_is_not_an_option() -> None:
     TensorArg(torch.float32, 6, is_optional=True).pointer("k", "h", None, torch.device("cpu"))
-    with pytest.raises(ValueError, match="k: expected a tensor as h, got None"):
-        TensorArg(torch.float32, 6).pointer("k", "h", None, torch.device("cpu"))
 
 
 def test_dense_in_any_order_of_dimensions() -> None:

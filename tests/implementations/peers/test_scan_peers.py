@@ -252,8 +252,8 @@ def test_cost_holds_the_product_and_grows_with_what_torch_does_alone(name: str) 
     assert eager.operations == compiled.operations > cells.minimum_cost(case).operations
 
 
-def test_discovery_imports_neither_the_packages_nor_torch_s_compiler() -> None:
-    heavy = ("fla", "accelerated_scan", "flashrnn", "triton", "torch._dynamo", "torch.utils.cpp_extension")
+def test_discovery_imports_neither_the_packages_nor_compilers() -> None:
+    heavy = ("numba", "fla", "accelerated_scan", "flashrnn", "triton", "torch._dynamo", "torch.utils.cpp_extension")
     code = (
         f"import sys, pytest_ecornn.run.discovery as d; d.discover([]); sys.exit(any(name in sys.modules for name in {heavy}))"
     )
