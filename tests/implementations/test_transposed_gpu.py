@@ -56,9 +56,14 @@ def small(cell: str, **options: Any) -> Case:
     return Case(**{"cell": cell, "steps": 5, "batch": 3, "hidden_size": 9, "input_size": 6, "mode": "training", **options})
 
 
-def failures(kind: type[TransposedGpu], case: Case) -> list[str]:
-    comparisons = verification.Candidate.build("transposed", kind, case).verify()
-    return [one.message for one in comparisons if one.status == "failed"]
+def built(kind: type[TransposedGpu], cell: str, **options: Any) -> tuple[contents.Problem, Layer, list[torch.Tensor]]:
+    """A problem, its layer, and the layer's parameters."""
+    problem = contents.problem(small(cell, **options))
+    return problem, kind().build(problem.case, problem.weights), list(problem.weights.values())
+
+
+def failures(kind: type[TransposedGpu], case: Case) -> str:
+    return verification.failed_tensors("transposed", case, verification.Candidate.build("transposed", kind, case).verify())
 
 
 @on_simulator("on_cpu")
@@ -66,7 +71,7 @@ def failures(kind: type[TransposedGpu], case: Case) -> list[str]:
 @pytest.mark.parametrize("kind", [OnCpu, RowMajorOnCpu])
 @pytest.mark.parametrize("cell", ["rnn_tanh", "rnn_relu", "lstm", "gru"])
 def test_both_layouts_compute_the_layer_and_its_gradients(cell: str, kind: type[OnCpu], options: dict[str, Any]) -> None:
-    assert failures(kind, small(cell, **options)) == []
+    assert failures(kind, small(cell, **options)) == ""
 
 
 @on_simulator("on_cpu")
@@ -74,23 +79,20 @@ def test_both_layouts_compute_the_layer_and_its_gradients(cell: str, kind: type[
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_other_types_are_as_accurate_as_they_can_be(cell: str, dtype: str) -> None:
     case = small(cell, dtype=dtype, **OPTIONS["all at once"])
-    assert failures(OnCpu, case) == []
-    assert failures(RowMajorOnCpu, replace(case, mode="inference")) == []
+    assert failures(OnCpu, case) == ""
+    assert failures(RowMajorOnCpu, replace(case, mode="inference")) == ""
 
 
 @on_simulator("on_cpu")
 def test_layers_meet_at_the_edges_of_chunks() -> None:
-    assert failures(OnCpu, small("lstm", steps=11, layers=3)) == []
+    assert failures(OnCpu, small("lstm", steps=11, layers=3)) == ""
 
 
 @on_simulator("on_cpu")
 def test_the_ops_keep_what_torch_asks_of_ops() -> None:
-    case = small("lstm", steps=3, has_state=True)
-    problem = contents.problem(case)
-    layer = ops.TransposedLayer(
-        transposed_layer.Plan(Form(case, torch.device("cpu"), True), "cublas"), list(problem.weights.values())
-    )
-    arguments = (problem.x, list(problem.weights.values()), list(problem.state), problem.lengths, layer.number)
+    problem, _, parameters = built(OnCpu, "lstm", steps=3, has_state=True)
+    layer = ops.TransposedLayer(transposed_layer.Plan(Form(problem.case, torch.device("cpu"), True), "cublas"), parameters)
+    arguments = (problem.x, parameters, list(problem.state), problem.lengths, layer.number)
     outcome = torch.library.opcheck(torch.ops.pytest_ecornn.transposed_forward.default, arguments)
     assert set(outcome.values()) == {"SUCCESS"}
 
@@ -121,57 +123,48 @@ def test_operands_of_tensor_cores_are_padded_with_zeros() -> None:
 
 @on_simulator("on_cpu")
 def test_the_backward_pass_outlives_the_layer() -> None:
-    problem = contents.problem(small("lstm"))
-    output = OnCpu().build(problem.case, problem.weights)(problem.x, None, None)[0]
-    gradients = torch.autograd.grad(output.sum(), list(problem.weights.values()))
+    problem, layer, parameters = built(OnCpu, "lstm")
+    output = layer(problem.x, None, None)[0]
+    del layer
+    gradients = torch.autograd.grad(output.sum(), parameters)
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
 @needs_gpu
 @pytest.mark.parametrize("kind", [TransposedGpu, RowMajorGpu])
 def test_results_of_one_call_are_not_touched_by_the_next(kind: type[TransposedGpu]) -> None:
-    case = small("lstm", device="cuda", mode="inference")
-    problem = contents.problem(case)
-    layer = kind().build(case, problem.weights)
+    problem, layer, _ = built(kind, "lstm", device="cuda", mode="inference")
     output, (h, c) = layer(problem.x, None, None)
     copies = [one.clone() for one in (output, h, c)]
     layer(problem.x + 1, None, None)
-    assert all(torch.equal(one, copy) for one, copy in zip((output, h, c), copies, strict=True))
+    assert all(map(torch.equal, (output, h, c), copies))
 
 
 @needs_gpu
 def test_a_second_forward_pass_does_not_spoil_the_gradients_of_the_first() -> None:
-    case = small("gru", device="cuda")
-    problem = contents.problem(case)
-    layer = TransposedGpu().build(case, problem.weights)
-    parameters = list(problem.weights.values())
+    problem, layer, parameters = built(TransposedGpu, "gru", device="cuda")
     alone = torch.autograd.grad(layer(problem.x, None, None)[0].sum(), parameters)
     first = layer(problem.x, None, None)[0].sum()
     layer(problem.x + 1, None, None)
-    assert all(torch.equal(a, b) for a, b in zip(alone, torch.autograd.grad(first, parameters), strict=True))
+    torch.testing.assert_close(torch.autograd.grad(first, parameters), alone, rtol=0, atol=0)
 
 
 @needs_gpu
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 def test_torch_compiles_the_layer_into_one_graph(options: dict[str, Any]) -> None:
-    case = small("lstm", device="cuda", **options)
-    problem = contents.problem(case)
-    layer = RowMajorGpu().build(case, problem.weights)
+    problem, layer, parameters = built(RowMajorGpu, "lstm", device="cuda", **options)
     arguments = (problem.x, problem.state_argument, problem.lengths)
     compiled = torch.compile(layer, fullgraph=True)(*arguments)[0]
     plain = layer(*arguments)[0]
     assert torch.equal(compiled, plain)
-    parameters = list(problem.weights.values())
-    gradients = [torch.autograd.grad(output.sum(), parameters) for output in (compiled, plain)]
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    of_compiled, of_plain = (torch.autograd.grad(output.sum(), parameters) for output in (compiled, plain))
+    torch.testing.assert_close(of_compiled, of_plain, rtol=0, atol=0)
 
 
 @needs_gpu
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")
 def test_a_captured_call_is_right_on_new_contents() -> None:
-    case = small("lstm", device="cuda", layers=2)
-    problem = contents.problem(case)
-    layer, parameters = TransposedGpu().build(case, problem.weights), list(problem.weights.values())
+    problem, layer, parameters = built(TransposedGpu, "lstm", device="cuda", layers=2)
     x = problem.x.clone()
 
     def both() -> tuple[torch.Tensor, ...]:

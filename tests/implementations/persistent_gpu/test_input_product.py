@@ -64,24 +64,6 @@ def test_else_it_is_not(line: str, inputs: list[int]) -> None:
 
 
 @on_simulator("on_cpu")
-def test_x_and_weights_at_odd_addresses_are_read_all_the_same() -> None:
-    torch.manual_seed(0)
-
-    def odd(*sizes: int) -> torch.Tensor:
-        return torch.randn(torch.Size(sizes).numel() + 1).half()[1:].view(sizes)
-
-    given = odd(4, 2, 16), odd(64, 16), odd(64, 16)
-    how = RNNOptions("lstm", False, False, False, False)
-
-    def found(x: torch.Tensor, *weights: torch.Tensor) -> Any:
-        return run(x, (), [*weights, None, None], None, how)
-
-    assert all(
-        torch.equal(one, other) for one, other in zip(found(*given), found(*(one.clone() for one in given)), strict=True)
-    )
-
-
-@on_simulator("on_cpu")
 @pytest.mark.parametrize(
     ("options", "is_taken"), [({"layers": 2}, True), ({"steps": 11}, False), ({"projected": True, "input_size": 0}, False)]
 )

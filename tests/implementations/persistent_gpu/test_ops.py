@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.implementations._common.recurrent_problem import GATES
-from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
+from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
@@ -25,22 +25,35 @@ on_cpu = persistent.on_cpu  # a fixture
 PROJECTED = RNNOptions("lstm", batch_first=False, bidirectional=False, projected=True, tf32=False)
 
 
+def odd(*sizes: int) -> torch.Tensor:
+    """At an address that no vector has."""
+    return torch.randn(torch.Size(sizes).numel() + 1).half()[1:].view(sizes)
+
+
 @on_simulator("on_cpu")
-def test_weights_at_an_odd_address_are_read_all_the_same() -> None:
+@pytest.mark.parametrize(
+    ("how", "sizes"),
+    [(PROJECTED, [(4, 2, 40), None, (40, 10)]), (PROJECTED._replace(projected=False), [(4, 2, 16), (64, 16), (64, 16)])],
+    ids=["pre-activations", "an input product by the kernel"],
+)
+def test_x_and_weights_at_an_odd_address_are_read_all_the_same(how: RNNOptions, sizes: list[Any]) -> None:
+    def results(x: torch.Tensor, *weights: torch.Tensor | None) -> Any:
+        return run(x, (), [*weights, None, None], None, how)
+
     torch.manual_seed(0)
-    gates, weight = torch.randn(4, 2, 40).half(), torch.randn(10 * 40 + 1).half()[1:].view(40, 10)
-    found = run(gates, (), [None, weight, None, None], None, PROJECTED)
-    wanted = run(gates, (), [None, weight.clone(), None, None], None, PROJECTED)
-    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+    given = [size and odd(*size) for size in sizes]
+    torch.testing.assert_close(
+        results(*given), results(*(one if one is None else one.clone() for one in given)), rtol=0, atol=0
+    )
 
 
 @on_simulator("on_cpu")
 def test_backward_weights_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     addresses: list[set[int]] = []
 
-    def seen(kernel: Any, launch: Any, passed: list[int]) -> None:
+    def seen(one: Any, launch: Any, passed: list[int]) -> None:
         addresses.append(set(passed))
-        launched(kernel, launch, passed)
+        launched(one, launch, passed)
 
     def gradients(weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
         output = run(gates, (), [None, weight, None, None], None, PROJECTED)[0]
@@ -49,29 +62,27 @@ def test_backward_weights_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatc
     launched = ClustersOnCpu._run
     monkeypatch.setattr(ClustersOnCpu, "_run", seen)
     torch.manual_seed(0)
-    gates = torch.randn(4, 2, 36).half().requires_grad_()
-    weight = torch.randn(36 * 9 + 1).half()[1:].view(36, 9).requires_grad_()
+    gates, weight = torch.randn(4, 2, 36).half().requires_grad_(), odd(36, 9).requires_grad_()
     found = gradients(weight)
     assert weight.data_ptr() in addresses[-1]
-    assert all(
-        torch.equal(one, other) for one, other in zip(found, gradients(weight.detach().clone().requires_grad_()), strict=True)
-    )
+    torch.testing.assert_close(found, gradients(weight.detach().clone().requires_grad_()), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "message"),
+    ("sizes", "dtype", "message"),
     [
-        ((0, 3, 4), "T, B and H of at least 1"),
-        ((2, 0, 4), "T, B and H of at least 1"),
-        ((2, 3, 0), "T, B and H of at least 1"),
-        ((2**30, 1, 256), r"T and G \* B \* H below 2\^30, got "),
-        ((1, 2**20, 256), r"T and G \* B \* H below 2\^30, got "),
+        ((0, 3, 4), torch.half, "expected T, B and H of at least 1"),
+        ((2, 0, 4), torch.half, "expected T, B and H of at least 1"),
+        ((2, 3, 0), torch.half, "expected T, B and H of at least 1"),
+        ((2**30, 1, 256), torch.half, r"expected T and G \* B \* H below 2\^30, got "),
+        ((1, 2**20, 256), torch.half, r"expected T and G \* B \* H below 2\^30, got "),
+        ((3, 2, 4), torch.float64, r"expected one of torch.bfloat16, torch.float16, torch.float32, got torch.float64"),
+        ((3, 2, 4), torch.half, "on cpu: runs on a CUDA device"),
     ],
 )
-def test_nothing_and_more_than_32_bits_can_say_are_refused(sizes: tuple[int, int, int], message: str) -> None:
-    shape = persistent_kernel.Shape("lstm", *sizes, batch_first=False)
-    with pytest.raises(ValueError, match=f"expected {message}"):
-        persistent_kernel.compile_layer(shape, KernelSpec(torch.half, torch.device("cpu")))
+def test_nothing_too_much_and_other_types_and_devices_are_refused(sizes: Any, dtype: torch.dtype, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kernel.compile_layer(kernel.Shape("lstm", *sizes, batch_first=False), KernelSpec(dtype, torch.device("cpu")))
 
 
 @pytest.mark.parametrize(
@@ -111,14 +122,6 @@ def test_parameters_that_are_missing_and_pre_activations_of_another_width_are_re
         run(x, (), [weights[1], *weights[1:]], None, PROJECTED)
 
 
-def test_other_types_and_devices_are_refused() -> None:
-    shape, cpu = persistent_kernel.Shape("lstm", 3, 2, 4, False), torch.device("cpu")
-    with pytest.raises(ValueError, match=r"expected one of torch.bfloat16, torch.float16, torch.float32, got torch.float64"):
-        persistent_kernel.compile_layer(shape, KernelSpec(torch.float64, cpu))
-    with pytest.raises(ValueError, match="on cpu: runs on a CUDA device"):
-        persistent_kernel.compile_layer(shape, KernelSpec(torch.half, cpu))
-
-
 @on_simulator("on_cpu")
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_relu"])
 def test_the_ops_are_what_torch_asks_of_ops(cell: str) -> None:
@@ -138,6 +141,11 @@ def small_tensors(cell: str) -> list[torch.Tensor]:
     return [torch.randn(size, generator=generator).half().requires_grad_() for size in sizes]
 
 
+def run_small(cell: str, x: torch.Tensor, *weights: torch.Tensor) -> list[torch.Tensor]:
+    """Output and final states."""
+    return list(run(x, (), weights, None, RNNOptions(cell, False, True, False, False)))
+
+
 @on_simulator("on_cpu")
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_relu"])
 def test_observed_or_not_results_and_gradients_are_the_same(cell: str) -> None:
@@ -147,14 +155,13 @@ def test_observed_or_not_results_and_gradients_are_the_same(cell: str) -> None:
             return function(*args, **(kwargs or {}))
 
     def call() -> list[torch.Tensor]:
-        found = run(x, (), weights, None, RNNOptions(cell, False, True, False, False))
-        return [*found, *torch.autograd.grad([one.sum() for one in found], [x, *weights])]
+        found = run_small(cell, *inputs)
+        return [*found, *torch.autograd.grad([one.sum() for one in found], inputs)]
 
-    seen: list[str] = []
-    x, *weights = small_tensors(cell)
+    seen, inputs = list[str](), small_tensors(cell)
     unseen = call()
     with Looking():
-        assert all(torch.equal(one, other) for one, other in zip(unseen, call(), strict=True))
+        torch.testing.assert_close(call(), unseen, rtol=0, atol=0)
     ours = [name.split(".")[1] for name in seen if "ecornn" in name]
     assert ours == ["persistent_forward_keeping", "persistent_backward"]
 
@@ -181,13 +188,13 @@ def test_a_compiled_layer_is_one_graph_with_the_op_in_it(cell: str, options: dic
 @on_simulator("on_cpu")
 def test_a_training_call_plans_what_it_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     planned: set[KernelSpec] = set()
-    plan = persistent_kernel.compile_layer
+    plan = kernel.compile_layer
 
     def seen(shape: Any, kind: KernelSpec) -> Any:
         planned.add(kind)
         return plan(shape, kind)
 
-    monkeypatch.setattr(persistent_kernel, "compile_layer", seen)
+    monkeypatch.setattr(kernel, "compile_layer", seen)
     assert verdicts(small("lstm", ragged=True, mode="training", dtype="float16")) == []
     assert {(kind.is_backward, kind.saves_for_backward, kind.lengths) for kind in planned} == {
         (False, True, True),
@@ -208,42 +215,32 @@ def test_what_is_saved_is_unpacked_once_and_may_lie_elsewhere() -> None:
         unpacked.append(number)
         return packed[number].clone()
 
-    x, *weights = small_tensors("lstm")
-    how = RNNOptions("lstm", False, True, False, False)
-    wanted = torch.autograd.grad(run(x, (), weights, None, how)[0].sum(), [x, *weights])
+    inputs = small_tensors("lstm")
+    wanted = torch.autograd.grad(run_small("lstm", *inputs)[0].sum(), inputs)
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-        output = run(x, (), weights, None, how)[0].sum()
-    found = torch.autograd.grad(output, [x, *weights])
-    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+        output = run_small("lstm", *inputs)[0].sum()
+    torch.testing.assert_close(torch.autograd.grad(output, inputs), wanted, rtol=0, atol=0)
     assert sorted(unpacked) == list(range(len(packed)))
 
 
 @on_simulator("on_cpu")
-def test_no_two_gradients_share_memory() -> None:
-    x, *weights = small_tensors("lstm")
-    output = run(x, (), weights, None, RNNOptions("lstm", False, True, False, False))[0]
-    found = torch.autograd.grad(output.sum(), [x, *weights])
-    assert len({one.data_ptr() for one in found}) == len(found)
-
-
-@on_simulator("on_cpu")
-def test_a_graph_that_is_kept_gives_its_gradients_twice() -> None:
-    x, *weights = small_tensors("lstm")
-    output = run(x, (), weights, None, RNNOptions("lstm", False, True, False, False))[0].sum()
-    first = torch.autograd.grad(output, [x, *weights], retain_graph=True)
-    assert all(torch.equal(one, other) for one, other in zip(first, torch.autograd.grad(output, [x, *weights]), strict=True))
+def test_a_graph_that_is_kept_gives_its_gradients_twice_and_no_two_share_memory() -> None:
+    inputs = small_tensors("lstm")
+    output = run_small("lstm", *inputs)[0].sum()
+    first = torch.autograd.grad(output, inputs, retain_graph=True)
+    assert len({one.data_ptr() for one in first}) == len(first)
+    torch.testing.assert_close(torch.autograd.grad(output, inputs), first, rtol=0, atol=0)
 
 
 @on_simulator("on_cpu")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, at its first forward-mode gradient
 def test_what_has_no_gradient_of_that_kind_says_so() -> None:
     x, *weights = small_tensors("gru")
-    how = RNNOptions("gru", False, True, False, False)
-    output = run(x, (), weights, None, how)[0]
+    output = run_small("gru", x, *weights)[0]
     with pytest.raises(RuntimeError, match="Batching rule not implemented for pytest_ecornn::persistent_backward"):
         torch.autograd.grad(output, x, torch.ones(3, *output.shape).half(), is_grads_batched=True, retain_graph=True)
     with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="persistent_forward has no forward-mode gradient"):
-        run(forward_ad.make_dual(x.detach(), x.detach()), (), weights, None, how)
+        run_small("gru", forward_ad.make_dual(x.detach(), x.detach()), *weights)
 
 
 @on_simulator("on_cpu")
