@@ -13,6 +13,7 @@ from pytest_ecornn.suites.sanitized import Job
 from tests.helpers.requirements import needs_compiler
 from tests.simulator.sanitized_cpu import GROUPS, boundary, environment
 
+pytestmark = needs_compiler
 TRAINING = "persistent_gpu, lstm-T3-B9-H37-float16-state-training"
 PARTS = 3  # of a group's jobs, each a test
 # A header or the name of a kernel, what it says, what is planted there, and a job that then reads or writes beyond an array.
@@ -68,7 +69,6 @@ def planted(name: str) -> list[object]:
     return [[file, right, wrong], list(Job(family, implementation, case, kind))]
 
 
-@needs_compiler
 @pytest.mark.timeout(600)
 def test_a_kernel_of_each_family_is_clean_and_a_planted_access_is_reported() -> None:
     first = {job.family: job for group in GROUPS for job in reversed(boundary(group))}
@@ -79,7 +79,6 @@ def test_a_kernel_of_each_family_is_clean_and_a_planted_access_is_reported() -> 
 
 
 @pytest.mark.test_all
-@needs_compiler
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("group", GROUPS)
@@ -91,7 +90,6 @@ def test_no_kernel_reads_or_writes_beyond_its_arrays(group: str, part: int) -> N
 
 
 @pytest.mark.test_all
-@needs_compiler
 @pytest.mark.timeout(600)
 def test_planted_accesses_beyond_an_array_are_reported() -> None:
     parts = reported(*(argument for name in PLANTED for argument in planted(name)))

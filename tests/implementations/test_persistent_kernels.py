@@ -473,15 +473,19 @@ def test_on_a_gpu_grids_pass_the_rule(name: str) -> None:
     expect_right(case)
 
 
-def expect_an_error(name: str, fault: Fault, source: Path, patched: tuple[Any, Any], folder: Path) -> None:
-    """Of a case by a kernel with the fault, which soon gives up a wait: the next call raises. Those made afterwards are right.
+# Cases, faults of a kernel, and where its file stands: a module and an attribute, or a table of files and a key.
+LOST_ON_A_GPU = {
+    "a message of a cluster": ("lstm-T5-B3-I6-H200-bfloat16-cuda", SENT_NOTHING, kernel._SOURCES, False),
+    "a message of a wave": ("lstm-T9-B3-I6-H200-L2-bfloat16-cuda-ragged-state", LAYER_IS_SILENT, wavefront, "_SOURCE"),
+}
 
-    patched: a module and an attribute that is the kernel's file, or a table of files and a key.
-    """
-    problem = contents.problem(Case.parse(name))
+
+def expect_an_error(name: str, fault: Fault, where: Any, key: Any, folder: Path) -> None:
+    """Of a case by a kernel with the fault, which soon gives up a wait: the next call raises, those afterwards are right."""
+    problem, is_table = contents.problem(Case.parse(name)), isinstance(where, dict)
     with pytest.MonkeyPatch.context() as patch:
-        where, key = patched
-        (patch.setitem if isinstance(where, dict) else patch.setattr)(where, key, with_fault(source, folder, fault))
+        source = with_fault(where[key] if is_table else getattr(where, key), folder, fault)
+        (patch.setitem if is_table else patch.setattr)(where, key, source)
         patch.setattr(kernel, "WATCHDOG_NS", 20_000_000)
         clusters_on_cpu.forget()
         calls.run(PersistentGpu().build(problem.case, problem.weights), problem)
@@ -493,19 +497,13 @@ def expect_an_error(name: str, fault: Fault, source: Path, patched: tuple[Any, A
 
 
 @needs_hopper
-def test_on_a_gpu_a_lost_message_of_a_cluster_raises_and_does_not_hang(tmp_path: Path) -> None:
-    source = kernel._SOURCES[False]
-    expect_an_error("lstm-T5-B3-I6-H200-bfloat16-cuda", SENT_NOTHING, source, (kernel._SOURCES, False), tmp_path)
-
-
-@needs_hopper
-def test_on_a_gpu_a_lost_message_of_a_wave_raises_and_does_not_hang(tmp_path: Path) -> None:
-    name, source = "lstm-T9-B3-I6-H200-L2-bfloat16-cuda-ragged-state", wavefront._SOURCE
-    expect_an_error(name, LAYER_IS_SILENT, source, (wavefront, "_SOURCE"), tmp_path)
+@pytest.mark.parametrize("what", LOST_ON_A_GPU)
+def test_on_a_gpu_what_is_lost_raises_and_does_not_hang(what: str, tmp_path: Path) -> None:
+    expect_an_error(*LOST_ON_A_GPU[what], tmp_path)
 
 
 @needs_ampere
 @pytest.mark.usefixtures("no_clusters")
 def test_on_a_gpu_a_lost_packet_of_a_grid_raises_and_does_not_hang(tmp_path: Path) -> None:
-    fault, source = planted("grid_backward", "a sum is not published"), kernel._GRID_SOURCES[True]
-    expect_an_error("lstm-T5-B3-I6-H200-bfloat16-cuda-training", fault, source, (kernel._GRID_SOURCES, True), tmp_path)
+    fault = planted("grid_backward", "a sum is not published")
+    expect_an_error("lstm-T5-B3-I6-H200-bfloat16-cuda-training", fault, kernel._GRID_SOURCES, True, tmp_path)

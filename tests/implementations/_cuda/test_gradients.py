@@ -143,19 +143,16 @@ def in_float64(
 
 def expect_sums(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
     """Each gradient is the one in float64, rounded once, but for rounding of the sum in float32."""
-    of_zeros, of_initial = (expect_gradients(sizes, dtype, device, has_initial) for has_initial in (False, True))
-    return of_zeros + of_initial
-
-
-def expect_gradients(sizes: Sizes, dtype: torch.dtype, device: torch.device, has_initial: bool) -> list[Tensor]:
-    given = *drawn(sizes, dtype, device), None
-    if has_initial:
-        given = *given[:-1], torch.randn(sizes.directions, sizes.batch, sizes.hidden, device=device).to(dtype)
-    rows, columns = sizes.steps * sizes.batch, sizes.gates * sizes.hidden
-    run = ParameterGradients(rows, sizes.batch, columns, sizes.hidden, sizes.width, dtype, device, sizes.directions)
-    found = [one.view(sizes.directions, *one.shape[-1 - (i < 2) :]) for i, one in enumerate(run(*given))]
-    for one, wanted in zip(found, in_float64(sizes, *given), strict=True):
-        torch.testing.assert_close(one.double(), wanted, rtol=torch.finfo(dtype).eps, atol=1e-5 * rows**0.5)
+    steps, batch, gates, hidden, width, directions = sizes
+    found = []
+    for has_initial in (False, True):
+        initial = torch.randn(directions, batch, hidden, device=device).to(dtype) if has_initial else None
+        given = *drawn(sizes, dtype, device), initial
+        run = ParameterGradients(steps * batch, batch, gates * hidden, hidden, width, dtype, device, directions)
+        results = [one.view(directions, *one.shape[-1 - (i < 2) :]) for i, one in enumerate(run(*given))]
+        for one, wanted in zip(results, in_float64(sizes, *given), strict=True):
+            torch.testing.assert_close(one.double(), wanted, rtol=torch.finfo(dtype).eps, atol=1e-5 * (steps * batch) ** 0.5)
+        found += results
     return found
 
 
@@ -173,8 +170,8 @@ def test_inputs_may_lie_at_any_element() -> None:
     shifted = torch.cat((torch.zeros(1), inputs.flatten()))[1:].view(inputs.shape)
     assert shifted.data_ptr() % 16
     run = ParameterGradients(15, 3, 32, 8, 16, torch.float32, CPU)
-    for one, other in zip(run(d_gates, None, shifted, output), run(d_gates, None, inputs, output), strict=True):
-        assert torch.equal(one, other)
+    alike = (run(d_gates, None, one, output) for one in (shifted, inputs))
+    assert all(map(torch.equal, *alike))
 
 
 @on_simulator("on_cpu")
