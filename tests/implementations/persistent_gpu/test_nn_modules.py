@@ -116,29 +116,30 @@ def batch() -> Tensor:
 # Like torch.nn's.
 
 
+def of_a_batch(module: nn.RNNBase) -> Any:
+    return states(module, B)
+
+
+DEEP = {"num_layers": 2, "bidirectional": True, "bias": False, "batch_first": True}
+CALLS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "one layer": (batch, of_a_batch, {}),
+    "layers and directions": (lambda: batch().transpose(0, 1), of_a_batch, DEEP),
+    "one sequence": (lambda: batch()[:, 0], states, {}),
+    "one sequence, batch first": (lambda: batch()[:, 0], states, {"batch_first": True}),
+}
+
+
 @on_clusters
-@pytest.mark.parametrize("dtype", NEAR)
+@pytest.mark.parametrize(("call", "dtype"), [*((call, torch.float32) for call in CALLS), ("one layer", torch.float16)])
 @pytest.mark.parametrize("cell", MODULES)
-def test_results_and_gradients(cell: str, dtype: torch.dtype) -> None:
-    compare(cell, batch(), lambda of: states(of, B), dtype)
+def test_results_and_gradients(cell: str, call: str, dtype: torch.dtype) -> None:
+    x, hx, options = CALLS[call]
+    compare(cell, x(), hx, dtype, **options)
 
 
 @on_clusters
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_layers_and_directions(cell: str) -> None:
-    options = {"num_layers": 2, "bidirectional": True, "bias": False, "batch_first": True}
-    output, final = compare(cell, batch().transpose(0, 1), lambda of: states(of, B), **options)
-    assert output.shape == (B, T, 2 * H)
-    assert (final[0] if cell == "lstm" else final).shape == (4, B, H)
-
-
-@on_clusters
-@pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_one_sequence_without_a_batch(cell: str, batch_first: bool) -> None:
-    output, final = compare(cell, batch()[:, 0], states, batch_first=batch_first)
-    assert output.shape == (T, H)
-    assert (final[0] if cell == "lstm" else final).shape == (1, H)
+def test_a_list_of_sequences() -> None:
+    compare("lstm", pack_sequence([batch()[:2, 0], batch()[:4, 1]], enforce_sorted=False), num_layers=2)
 
 
 @on_clusters
@@ -148,15 +149,11 @@ def test_one_sequence_without_a_batch(cell: str, batch_first: bool) -> None:
 def test_packed_sequences(cell: str, batch_first: bool, is_sorted: bool, has_states: bool) -> None:
     lengths = [5, 3, 1] if is_sorted else [3, 5, 1]
     packed = pack_padded_sequence(batch(), torch.tensor(lengths), enforce_sorted=is_sorted)
-    given = (lambda of: states(of, B)) if has_states else (lambda of: None)
-    output, _ = compare(cell, packed, given, bidirectional=True, batch_first=batch_first)
+    output, _ = compare(
+        cell, packed, of_a_batch if has_states else lambda of: None, bidirectional=True, batch_first=batch_first
+    )
     assert isinstance(output, PackedSequence)
     assert all(one is other for one, other in zip(output[1:], packed[1:], strict=True))
-
-
-@on_clusters
-def test_a_list_of_sequences() -> None:
-    compare("lstm", pack_sequence([batch()[:2, 0], batch()[:4, 1]], enforce_sorted=False), num_layers=2)
 
 
 @on_clusters

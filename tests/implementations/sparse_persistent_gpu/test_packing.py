@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -70,36 +70,41 @@ def test_a_mask_is_read_as_its_pattern() -> None:
     assert torch.equal(found, mask)
 
 
+OF_4_GATES = "expected [G*H, K*H] of 4 gates and some 65,000 columns at most, K 1, got "
+
+
+def full(*shape: int) -> CsrPattern:
+    return from_mask(torch.ones(shape, dtype=torch.bool))
+
+
 @pytest.mark.parametrize(
-    ("starts", "columns", "message"),
+    ("make", "error"),
     [
-        ([0, 1], [0], "starts of 2 rows must be 3 numbers, got shape (2,)"),
-        ([0, 1, 1], [0, 1], "starts must go from 0 to the number of columns given, 2, got 0 to 1"),
-        ([1, 1, 2], [0, 1], "starts must go from 0 to the number of columns given, 2, got 1 to 2"),
-        ([0, 3, 2], [0, 1], "starts must not fall, got 3 and then 2 after row 1"),
-        ([0, 1, 2], [0, 4], "row 1 has column 4, expected 0 to 3"),
-        ([0, 1, 2], [-1, 0], "row 0 has column -1, expected 0 to 3"),
-        ([0, 0, 2], [2, 1], "row 1 has column 1 after column 2, expected ascending columns"),
-        ([0, 2, 2], [1, 1], "row 0 has column 1 twice, expected ascending columns"),
+        (lambda: nonzeros((2, 4), [0, 1], [0]), "starts of 2 rows must be 3 numbers, got shape (2,)"),
+        (lambda: nonzeros((2, 4), [0, 1, 1], [0, 1]), "starts must go from 0 to the number of columns given, 2, got 0 to 1"),
+        (lambda: nonzeros((2, 4), [1, 1, 2], [0, 1]), "starts must go from 0 to the number of columns given, 2, got 1 to 2"),
+        (lambda: nonzeros((2, 4), [0, 3, 2], [0, 1]), "starts must not fall, got 3 and then 2 after row 1"),
+        (lambda: nonzeros((2, 4), [0, 1, 2], [0, 4]), "row 1 has column 4, expected 0 to 3"),
+        (lambda: nonzeros((2, 4), [0, 1, 2], [-1, 0]), "row 0 has column -1, expected 0 to 3"),
+        (lambda: nonzeros((2, 4), [0, 0, 2], [2, 1]), "row 1 has column 1 after column 2, expected ascending columns"),
+        (lambda: nonzeros((2, 4), [0, 2, 2], [1, 1]), "row 0 has column 1 twice, expected ascending columns"),
+        (lambda: from_mask(torch.ones(2, 2)), "a mask must be two-dimensional and bool, got 2 dimensions of torch.float32"),
+        (lambda: full(4), "a mask must be two-dimensional and bool, got 1 dimensions of torch.bool"),
+        (lambda: pack(full(12, 4), Partition(4, 1, 32)), f"{OF_4_GATES}[12, 4]"),
+        (lambda: pack(full(4, 4), Partition(4, 1, 32)), f"{OF_4_GATES}[4, 4]"),
+        (lambda: Partition(4, 9, 32, 8), "a block of 9 units has 36 rows, more than its 32 threads"),
+        (lambda: Partition(1, 9, 36, 8), "36 threads are no multiple of the 8 that read at once"),
     ],
 )
-def test_what_is_malformed_is_refused_with_the_row(starts: list[int], columns: list[int], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        nonzeros((2, 4), starts, columns)
+def test_what_is_malformed_is_refused(make: Callable[[], object], error: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        make()
+    assert str(raised.value) == error
 
 
 @pytest.mark.parametrize("columns", [[3, 0], [0, 0], [3, 3]])
 def test_columns_may_fall_from_one_row_to_the_next(columns: list[int]) -> None:
     assert nonzeros((4, 4), [0, 0, 1, 2, 2], columns).rows.tolist() == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("mask", "got"),
-    [(torch.ones(2, 2), "2 dimensions of torch.float32"), (torch.ones(4, dtype=torch.bool), "1 dimensions of torch.bool")],
-)
-def test_what_is_no_mask_is_refused(mask: Tensor, got: str) -> None:
-    with pytest.raises(ValueError, match=f"must be two-dimensional and bool, got {got}"):
-        from_mask(mask)
 
 
 # Packing.
@@ -207,27 +212,6 @@ def test_a_long_row_has_more_threads() -> None:
     packed = pack(from_mask(torch.cat((mask, torch.zeros(86, 90, dtype=torch.bool)))), Partition(1, 4, 32), is_balanced=False)
     assert packed.num_rounds <= 6
     assert np.diff(packed.row_offsets[0]).tolist() == [23, 3, 0, 2]
-
-
-@pytest.mark.parametrize(
-    ("shape", "message"),
-    [((12, 4), "expected [G*H, K*H] of 4 gates and some 65,000 columns at most, K 1, got [12, 4]"), ((4, 4), "got [4, 4]")],
-)
-def test_a_weight_of_another_shape_is_refused(shape: tuple[int, int], message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        pack(from_mask(torch.ones(shape, dtype=torch.bool)), Partition(4, 1, 32))
-
-
-@pytest.mark.parametrize(
-    ("spread", "message"),
-    [
-        ((4, 9, 32, 8), "a block of 9 units has 36 rows, more than its 32 threads"),
-        ((1, 9, 36, 8), "36 threads are no multiple of the 8 that read at once"),
-    ],
-)
-def test_threads_that_do_not_suffice_are_refused(spread: tuple[int, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        Partition(*spread)
 
 
 def test_ten_million_elements_take_less_than_two_seconds() -> None:
