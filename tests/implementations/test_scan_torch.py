@@ -71,8 +71,7 @@ def test_gates_that_underflow_keep_their_ratio() -> None:
 def test_the_layer_passes_the_tolerance_rule_where_it_runs(case: str) -> None:
     parsed = Case.parse(case)
     assert ScanTorch().unsupported(parsed, CPU) is None
-    message = judged(parsed)
-    assert not message, message
+    assert judged(parsed) == ""
 
 
 @pytest.mark.parametrize("dtype", scan_torch._MAX_STEPS)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import Tensor
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._common import tensor_views
@@ -14,6 +13,7 @@ from pytest_ecornn.implementations._common.gradient_sizes import GradientSizes
 from pytest_ecornn.implementations._common.tensor_views import View
 from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, get_plan
+from tests.helpers.gradients import sums_over_steps
 from tests.helpers.requirements import needs_compiler
 from tests.simulator.clusters_on_cpu import SHARED, running_kernels
 
@@ -31,51 +31,25 @@ def sizes(gates: int, directions: int, hidden: int = H) -> GradientSizes:
     return GradientSizes(T, B, hidden, gates * hidden, directions, gates == 3, torch.float32, CPU)
 
 
-def expected(
-    d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor, initial: Tensor | None, reverse: bool
-) -> list[Tensor]:
-    """Gradients of one direction's weights, step by step."""
-    hidden = output.shape[2]
-    of_state = d_gates.clone()
-    if d_product is not None:
-        of_state[..., 2 * hidden :] = d_product
-    weight_hh = torch.zeros(d_gates.shape[2], hidden)
-    for step in range(T):
-        before = step + 1 if reverse else step - 1
-        if 0 <= before < T:
-            weight_hh += of_state[step].T @ output[before]
-        elif initial is not None:
-            weight_hh += of_state[step].T @ initial
-    return [torch.einsum("tbg,tbi->gi", d_gates, inputs), weight_hh, d_gates.sum((0, 1)), of_state.sum((0, 1))]
-
-
 def expect_sums(computed: WeightGradients, of: GradientSizes, width: int, has_initial: bool) -> None:
     """All gradients of drawn tensors are sums over all steps."""
     torch.manual_seed(0)
     hidden, directions = of.hidden, of.directions
-    products = [torch.randn(T, B, hidden) if of.splits_last else None for _ in range(directions)]
+    products = torch.randn(directions, T, B, hidden) if of.splits_last else None
     of_gates, weights = torch.randn(directions, T, B, of.wide), torch.randn(directions, of.wide, width)
     # Inputs and outputs lie within larger memory, as tensors of a user's may.
     inputs, output = torch.randn(2, T, B, width)[1], torch.randn(2, T, B, directions * hidden)[1]
     initial = torch.randn(directions, B, hidden) if has_initial else None
     d_gates, d_product = computed.gates(), computed.product() if of.splits_last else None
     d_gates.copy_(of_gates.view_as(d_gates))
-    if d_product is not None:
-        d_product.copy_(torch.stack([one for one in products if one is not None]).view_as(d_product))
+    if d_product is not None and products is not None:
+        d_product.copy_(products.view_as(d_product))
     given = None if initial is None else initial if directions > 1 else initial[0]
     actual, of_inputs = computed.for_layer(d_gates, d_product, inputs, output, given, [*weights])
-    wanted = [
-        gradient
-        for number, one in enumerate(products)
-        for gradient in expected(
-            of_gates[number], one, inputs, output[..., number * hidden : (number + 1) * hidden],
-            None if initial is None else initial[number], bool(number),
-        )
-    ]  # fmt: skip
-    assert len(actual) == len(wanted)
-    for one, other in zip(actual, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
-        assert one.is_contiguous()
+    sums = sums_over_steps(of_gates, products, inputs, output, initial)
+    wanted = [one[direction].float() for direction in range(directions) for one in sums]
+    torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-5)
+    assert all(one.is_contiguous() for one in actual)
     assert of_inputs is not None
     torch.testing.assert_close(of_inputs, torch.einsum("dtbg,dgi->tbi", of_gates, weights), rtol=1e-5, atol=1e-5)
     assert of_inputs.shape == (T, B, width)

@@ -12,6 +12,7 @@ from torch import Tensor
 from pytest_ecornn.implementations._cuda import bias_gradients, parameter_gradients
 from pytest_ecornn.implementations._cuda.bias_gradients import BiasGradients
 from pytest_ecornn.implementations._cuda.parameter_gradients import ParameterGradients
+from tests.helpers.gradients import sums_over_steps
 from tests.helpers.requirements import needs_hopper, on_simulator
 from tests.simulator.clusters_on_cpu import is_fault_seen, running_kernels
 
@@ -122,25 +123,6 @@ def drawn(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> tuple[Tenso
     return of_gates, of_product, draw(steps, batch, sizes.width), draw(steps, batch, sizes.directions * hidden)
 
 
-def in_float64(
-    sizes: Sizes, d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor, initial: Tensor | None
-) -> list[Tensor]:
-    """The four gradients, step by step."""
-    d_gates, inputs, output, hidden = d_gates.double(), inputs.double(), output.double(), sizes.hidden
-    of_states = d_gates.clone()
-    if d_product is not None:
-        of_states[..., 2 * hidden :] = d_product.double()
-    before = torch.zeros(sizes.directions, *output.shape[:2], hidden, dtype=torch.float64, device=output.device)
-    before[0, 1:] = output[:-1, :, :hidden]
-    if sizes.directions > 1:
-        before[1, :-1] = output[1:, :, hidden:]
-    if initial is not None:
-        for direction, step in ((0, 0), (1, -1))[: sizes.directions]:
-            before[direction, step] = initial[direction].double()
-    weight_ih = torch.einsum("dtbg,tbi->dgi", d_gates, inputs)
-    return [weight_ih, torch.einsum("dtbg,dtbh->dgh", of_states, before), d_gates.sum((1, 2)), of_states.sum((1, 2))]
-
-
 def expect_sums(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
     """Each gradient is the one in float64, rounded once, but for rounding of the sum in float32."""
     steps, batch, gates, hidden, width, directions = sizes
@@ -150,7 +132,7 @@ def expect_sums(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> list[
         given = *drawn(sizes, dtype, device), initial
         run = ParameterGradients(steps * batch, batch, gates * hidden, hidden, width, dtype, device, directions)
         results = [one.view(directions, *one.shape[-1 - (i < 2) :]) for i, one in enumerate(run(*given))]
-        for one, wanted in zip(results, in_float64(sizes, *given), strict=True):
+        for one, wanted in zip(results, sums_over_steps(*given), strict=True):
             torch.testing.assert_close(one.double(), wanted, rtol=torch.finfo(dtype).eps, atol=1e-5 * (steps * batch) ** 0.5)
         found += results
     return found

@@ -53,10 +53,11 @@ def made(name: str) -> Implementation:
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     peer_doubles.install(monkeypatch)
+    monkeypatch.setattr(_accelerated_scan, "_kernel", lambda case: "warp")
 
 
 @pytest.fixture(params=["warp", "scalar"])
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def kernel(request: pytest.FixtureRequest, installed: None, monkeypatch: pytest.MonkeyPatch) -> str:
     """The kernel that accelerated-scan's layers take."""
     monkeypatch.setattr(_accelerated_scan, "_kernel", lambda case: request.param)
     return str(request.param)
@@ -71,8 +72,7 @@ def by_reference(x: Tensor, first: Tensor | None, cell: str) -> Tensor:
 
 
 def judged(name: str, case: Case) -> None:
-    message = failure_message(name, case, Candidate.build(name, discover([])[name].cls, case).verify())
-    assert not message, message
+    assert failure_message(name, case, Candidate.build(name, discover([])[name].cls, case).verify()) == ""
 
 
 # The functions.
@@ -140,12 +140,10 @@ def test_what_a_kernel_is_given_is_what_it_takes() -> None:
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("case", JUDGED)
 @pytest.mark.parametrize("name", EAGER)
-def test_the_layer_passes_the_tolerance_rule(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_accelerated_scan, "_kernel", lambda case: "warp")
+def test_the_layer_passes_the_tolerance_rule(name: str, case: str) -> None:
     judged(name, Case.parse(case))
 
 
-@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("case", PROJECTED)
 @pytest.mark.parametrize("name", [name for name in EAGER if name not in BY_SEQUENCE])
 def test_pre_activations_pass_the_tolerance_rule(name: str, case: str, kernel: str) -> None:
@@ -155,7 +153,6 @@ def test_pre_activations_pass_the_tolerance_rule(name: str, case: str, kernel: s
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("name", [name for name in PEERS if "compiled" in name])
 def test_the_compiled_layer_is_one_graph_before_the_scan_and_one_after(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_accelerated_scan, "_kernel", lambda case: "warp")
     graphs: list[object] = []
 
     def count(graph: Callable[..., object], example_inputs: object) -> Callable[..., object]:
@@ -174,7 +171,6 @@ def test_the_compiled_layer_is_one_graph_before_the_scan_and_one_after(name: str
 def test_the_product_by_sequence_writes_time_last_and_outputs_are_a_view(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensor] = []
     pipeline = _accelerated_scan.BCT
-    monkeypatch.setattr(_accelerated_scan, "_kernel", lambda case: "warp")
     monkeypatch.setattr(_accelerated_scan, "BCT", lambda x, *rest: seen.append(x) or pipeline(x, *rest))
     case = Case.parse("mingru-T32-B3-I9-H5-float32-batchfirst")
     judged("accelerated_scan_bct", case)
@@ -206,7 +202,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("name", PEERS)
 def test_what_it_will_not_run_has_a_reason(name: str, kernel: str) -> None:
     def reason(text: str) -> str:
@@ -235,7 +230,6 @@ def test_scalar_is_taken_where_nothing_compiles_warp_or_time_is_too_long(monkeyp
     assert _accelerated_scan._kernel(replace(case, steps=65_537)) == "scalar"
 
 
-@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("name", PEERS)
 def test_notes_tell_the_package_and_the_kernel(name: str, kernel: str) -> None:
     case = Case.parse("mingru-T5-B2-H8-float32")

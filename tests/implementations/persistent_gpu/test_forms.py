@@ -1,4 +1,4 @@
-"""persistent_gpu's forms: each covers its problem and fits the device; which of them is chosen, and what is refused."""
+"""persistent_gpu's forms: each covers its problem and fits the device; which is chosen; each kind passes the rule."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode, ProblemSize
+from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig, block_configs
 from pytest_ecornn.implementations.persistent_gpu.config import WARPS, Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
@@ -21,8 +22,11 @@ from pytest_ecornn.implementations.persistent_gpu.heuristics import (
 )
 from pytest_ecornn.implementations.persistent_gpu.streaming.configs import gemm_step_us, streaming_configs
 from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig, WgmmaForwardConfig
-from tests.helpers.persistent import A100, ARITHMETICS
+from pytest_ecornn.suites.sanitized import _best
+from tests.helpers.persistent import A100, ARITHMETICS, small, verdicts
+from tests.helpers.requirements import needs_compiler
 from tests.helpers.simulated_kernels import CELLS
+from tests.simulator import clusters_on_cpu
 from tests.simulator.clusters_on_cpu import H200
 
 FLOAT16, TF32, FLOAT32 = ([arithmetic] for arithmetic in ARITHMETICS)
@@ -269,3 +273,42 @@ def test_weights_are_split_once_where_both_halves_find_room(hidden: int, batch: 
     alike = [other for other in others if (other.units, other.n_tiles) == (form.units, form.n_tiles)]
     times = [make_cost_model(other).product_us for other in alike if not other.presplit_fragments]
     assert make_cost_model(form).product_us < min(times)
+
+
+# Every kind of form, with clusters and without, run on a CPU.
+
+HIDDEN, BATCH = 26, 19  # which no tile divides
+DEVICES = {"compute capability 9.0": H200, "8.0": A100}
+CASES = [
+    (device, dtype, is_backward, name)
+    for device, limits in DEVICES.items()
+    for dtype in ("float16", "float32")
+    for is_backward in (False, True)
+    for name in _best(ProblemSize("gru", HIDDEN, BATCH, MathMode.of(dtype, "ieee"), is_backward), limits)
+]
+
+
+def test_the_kinds_are_all_that_a_device_has() -> None:
+    kinds = {device: {name for of, _, _, name in CASES if of == device} for device in DEVICES}
+    assert kinds["compute capability 9.0"] - kinds["8.0"] == {"clusters"}
+    assert kinds["8.0"] >= {"blocks", "grid", "grid, 128 readers", "grid, 256 readers", "grid, 8 sequences at once"}
+    assert "grid, 8 sequences at once, weights split once" in kinds["8.0"]
+
+
+@needs_compiler
+@pytest.mark.parametrize(("device", "dtype", "is_backward", "name"), CASES)
+@pytest.mark.test_all(keep=3)
+def test_each_passes_the_rule(device: str, dtype: str, is_backward: bool, name: str) -> None:
+    def form_of(shape: kernel.Shape, kind: kernel.KernelSpec) -> Form:
+        problem = kind.problem(shape.cell, shape.hidden, shape.batch)
+        form = _best(problem, limits)[name] if kind.is_backward == is_backward else select_config(problem, limits)
+        assert isinstance(form, Form)
+        taken.append(form)
+        return form
+
+    limits = DEVICES[device]
+    taken: list[Form] = []
+    with clusters_on_cpu.running_layers(form_of):
+        case = small("gru", hidden_size=HIDDEN, batch=BATCH, steps=3, ragged=True, mode="training", dtype=dtype)
+        assert verdicts(case) == []
+    assert {form.problem.is_backward for form in taken} == {False, True}
