@@ -16,7 +16,18 @@ from tests.simulator.kernels_on_cpu import running_scans
 
 
 @pytest.fixture
-def ops_on_cpu() -> Iterator[None]:
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an op has room for is NaN until it is written."""
+
+    def new_empty(self: torch.Tensor, *shape: Any, **options: Any) -> torch.Tensor:
+        return uninitialised(self, *shape, **options).fill_(torch.nan)
+
+    uninitialised = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", new_empty)
+
+
+@pytest.fixture
+def ops_on_cpu(poisoned: None) -> Iterator[None]:
     with running_scans():
         yield
 
@@ -28,14 +39,3 @@ def scans_on_cpu(ops_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device", lambda of: nullcontext())
     for module in (scan_gpu_ops, scan_gpu_log_ops):
         monkeypatch.setattr(module, "describe", lambda *of: "")
-
-
-@pytest.fixture
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an op has room for is NaN until it is written."""
-
-    def new_empty(self: torch.Tensor, *shape: Any, **options: Any) -> torch.Tensor:
-        return uninitialised(self, *shape, **options).fill_(torch.nan)
-
-    uninitialised = torch.Tensor.new_empty
-    monkeypatch.setattr(torch.Tensor, "new_empty", new_empty)

@@ -31,7 +31,7 @@ def outputs(run: Scan, x: Tensor, cell: str, batch_first: bool = True) -> tuple[
 # On a CPU: of one stretch a tile, so that no thread reads another's.
 
 
-@on_simulator("ops_on_cpu", "poisoned")
+@on_simulator("ops_on_cpu")
 @of_directions
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 7, 8, 9, 23, 43])
 @pytest.mark.parametrize(("run", "cell"), [*EACH, *((in_one_number, cell) for cell in POSITIVE_CELLS)])
