@@ -307,6 +307,13 @@ class KernelRun:
         clusters_on_cpu.start_from(1000 * order)
         return failures(reference, calls.run(self.layer(problem), problem), self.kernel.declared)
 
+    def expect_right(self) -> Seen:
+        """That the case passes, in each order of threads."""
+        with self.running() as seen:
+            for order in range(self.orders):
+                assert self.failed(order) == []
+        return seen
+
     def fails(self, order: int) -> bool:
         try:
             return bool(self.failed(order))

@@ -1,4 +1,4 @@
-"""Scans on a CPU, a thread a block."""
+"""Kernels on a CPU: scans a thread a block, others on clusters."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_ecornn.implementations.persistent_gpu.input_gemm import gemm_3xtf32
 from pytest_ecornn.implementations.scan_gpu import layer
 from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
+from tests.helpers.nn_kernels import by_kernels  # noqa: F401 - a fixture
+from tests.helpers.persistent import on_cpu  # noqa: F401 - a fixture
+from tests.simulator.clusters_on_cpu import SHARED, running_kernels
 from tests.simulator.kernels_on_cpu import running_scans
+
+
+@pytest.fixture
+def kernels_on_cpu() -> Iterator[None]:
+    """Those of one launch beside a layer's."""
+    with running_kernels(gemm_3xtf32, *SHARED):
+        yield
 
 
 @pytest.fixture

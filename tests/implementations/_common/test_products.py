@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -11,10 +9,8 @@ from torch import Tensor
 from pytest_ecornn.implementations._common import long_sums, padded_gemm
 from pytest_ecornn.implementations._common.input_gemm import InputGemm, make_input_gemm
 from pytest_ecornn.implementations._common.padded_gemm import matmul_nn, matmul_nt, matmul_nt_padded, matmul_tn
-from pytest_ecornn.implementations._cuda import padded_rows
 from pytest_ecornn.implementations.transposed_gpu.steps import product
-from tests.helpers.requirements import needs_compiler, needs_gpu
-from tests.simulator.clusters_on_cpu import running_kernels
+from tests.helpers.requirements import needs_compiler, needs_gpu, on_simulator
 
 SIZES = [(3, 5, 7, 9), (2, 8, 16, 24), (1, 1, 1, 1), (4, 3, 10, 12), (2, 2, 8, 13)]  # T, B, K, N
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
@@ -34,11 +30,9 @@ def is_always_slow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture(params=["torch", pytest.param("kernel", marks=needs_compiler)])
-def copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def copies(request: pytest.FixtureRequest, kernels_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """By torch, and by the kernel on a CPU."""
     monkeypatch.setattr(padded_gemm, "_is_copied_by_kernel", lambda one: request.param == "kernel" and one.stride(1) == 1)
-    with running_kernels(padded_rows):
-        yield
 
 
 @pytest.mark.usefixtures("is_always_slow", "copies")
@@ -97,13 +91,12 @@ def test_copies_are_made_where_the_tensor_cores_would_wait(dtype: torch.dtype, t
 # Of inputs.
 
 
-@needs_compiler
+@on_simulator("kernels_on_cpu")
 @pytest.mark.parametrize("is_padded", [False, True])
 @pytest.mark.parametrize(("width", "wide"), [(5, 8), (8, 12), (1, 4)])
 def test_an_input_product_is_that_of_einsum(width: int, wide: int, is_padded: bool) -> None:
     x, weight = torch.randn(2, 7, 3, width)[1], torch.randn(wide, width)
-    with running_kernels(padded_rows):
-        found = InputGemm((7, 3), width, wide, torch.float32, torch.device("cpu"), is_padded)(x, weight)
+    found = InputGemm((7, 3), width, wide, torch.float32, torch.device("cpu"), is_padded)(x, weight)
     torch.testing.assert_close(found, torch.einsum("tbi,gi->tbg", x, weight), rtol=1e-5, atol=1e-5)
     assert found.is_contiguous()
 

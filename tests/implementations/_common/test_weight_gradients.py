@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -14,17 +12,10 @@ from pytest_ecornn.implementations._common.tensor_views import View
 from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, get_plan
 from tests.helpers.gradients import sums_over_steps
-from tests.helpers.requirements import needs_compiler
-from tests.simulator.clusters_on_cpu import SHARED, running_kernels
+from tests.helpers.requirements import on_simulator
 
 CPU = torch.device("cpu")
 T, B, H, WIDTH = 5, 3, 8, 4
-
-
-@pytest.fixture(autouse=True)
-def on_cpu() -> Iterator[None]:
-    with running_kernels(*SHARED):
-        yield
 
 
 def sizes(gates: int, directions: int, hidden: int = H) -> GradientSizes:
@@ -58,7 +49,7 @@ def expect_sums(computed: WeightGradients, of: GradientSizes, width: int, has_in
     assert all(map(torch.equal, without, actual))
 
 
-@needs_compiler
+@on_simulator("kernels_on_cpu")
 @pytest.mark.parametrize("has_initial", [False, True])
 @pytest.mark.parametrize("by", ["launch", "products", "products of as_strided"])
 @pytest.mark.parametrize("gates", [1, 3, 4])
@@ -77,7 +68,7 @@ def test_they_are_sums_over_all_steps(
         expect_sums(computed, of, WIDTH, has_initial)
 
 
-@needs_compiler
+@on_simulator("kernels_on_cpu")
 @pytest.mark.parametrize("has_initial", [False, True])
 @pytest.mark.parametrize("is_padded", [False, True])
 @pytest.mark.parametrize(("gates", "hidden"), [(3, 4), (4, 9), (4, 6), (4, 8)])

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations._cuda import bias_gradients, parameter_gradients
+from pytest_ecornn.implementations._cuda import bias_gradients
 from pytest_ecornn.implementations._cuda.bias_gradients import BiasGradients
 from pytest_ecornn.implementations._cuda.parameter_gradients import ParameterGradients
 from tests.helpers.gradients import sums_over_steps
 from tests.helpers.requirements import needs_hopper, on_simulator
-from tests.simulator.clusters_on_cpu import is_fault_seen, running_kernels
+from tests.simulator.clusters_on_cpu import is_fault_seen
 
 CPU = torch.device("cpu")
 of_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-
-
-@pytest.fixture
-def on_cpu() -> Iterator[None]:
-    with running_kernels(bias_gradients, parameter_gradients):
-        yield
 
 
 # Of biases alone.
@@ -47,7 +40,7 @@ def expect_bias_sums(
     assert found[0].data_ptr() != found[1].data_ptr()
 
 
-@on_simulator("on_cpu")
+@on_simulator("kernels_on_cpu")
 @pytest.mark.parametrize("sizes", ROWS)
 @pytest.mark.parametrize(
     ("dtype", "directions"), [(torch.float32, 1), (torch.bfloat16, 1), (torch.float16, 1), (torch.float16, 2)]
@@ -70,7 +63,7 @@ def test_without_the_kernel_torch_sums(directions: int, hidden: int, monkeypatch
     assert of_ih.data_ptr() != of_hh.data_ptr()
 
 
-@on_simulator("on_cpu")
+@on_simulator("kernels_on_cpu")
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
@@ -138,14 +131,14 @@ def expect_sums(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> list[
     return found
 
 
-@on_simulator("on_cpu")
+@on_simulator("kernels_on_cpu")
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @of_dtypes
 def test_they_are_the_sums_over_all_steps(sizes: Sizes, dtype: torch.dtype) -> None:
     expect_sums(sizes, dtype, CPU)
 
 
-@on_simulator("on_cpu")
+@on_simulator("kernels_on_cpu")
 def test_inputs_may_lie_at_any_element() -> None:
     sizes = Sizes(5, 3, 4, 8, 16)
     d_gates, _, inputs, output = drawn(sizes, torch.float32, CPU)
@@ -156,7 +149,7 @@ def test_inputs_may_lie_at_any_element() -> None:
     assert all(map(torch.equal, *alike))
 
 
-@on_simulator("on_cpu")
+@on_simulator("kernels_on_cpu")
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pytest_ecornn.implementations._cuda import padded_rows
 from pytest_ecornn.implementations._cuda.padded_rows import MatrixSizes, PaddedRows
 from tests.helpers.requirements import needs_gpu, on_simulator
-from tests.simulator.clusters_on_cpu import running_kernels
 
 CPU = torch.device("cpu")
 SIZES = [
@@ -22,12 +18,6 @@ SIZES = [
     [MatrixSizes(33, 65, 65, 33, 72), MatrixSizes(26, 65, 70, 32, 72), MatrixSizes(7, 9, 9, 7, 16)],
     [MatrixSizes(12, 9, 18, 12, 16, skipped=4), MatrixSizes(3, 8, 8, 3, 8, skipped=3)],
 ]
-
-
-@pytest.fixture
-def on_cpu() -> Iterator[None]:
-    with running_kernels(padded_rows):
-        yield
 
 
 def expect_copies(sizes: list[MatrixSizes], dtype: torch.dtype, device: torch.device) -> None:
@@ -50,7 +40,7 @@ of_sizes = pytest.mark.parametrize("sizes", SIZES, ids=str)
 of_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 
 
-@on_simulator("on_cpu")
+@on_simulator("kernels_on_cpu")
 @of_sizes
 @of_dtypes
 def test_they_are_padded_with_zeros(sizes: list[MatrixSizes], dtype: torch.dtype) -> None:

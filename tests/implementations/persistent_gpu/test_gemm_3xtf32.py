@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._common.input_gemm import InputGemm, make_input_gemm
-from pytest_ecornn.implementations.persistent_gpu.input_gemm import gemm_3xtf32
 from pytest_ecornn.implementations.persistent_gpu.input_gemm.gemm_3xtf32 import (
     TILES,
     GemmTile,
@@ -18,19 +15,13 @@ from pytest_ecornn.implementations.persistent_gpu.input_gemm.gemm_3xtf32 import 
     select_tile,
 )
 from tests.helpers.requirements import needs_gpu, on_simulator
-from tests.simulator.clusters_on_cpu import is_fault_seen, running_kernels
+from tests.simulator.clusters_on_cpu import is_fault_seen
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 SIZES = [(1, 1, 4, 1), (7, 3, 12, 40), (5, 30, 72, 288), (1, 70, 36, 65), (2, 33, 84, 130), (1, 9, 200, 8)]  # T, B, I, G*H
 LARGE = [(50, 100, 72, 288), (35, 32, 652, 2600), (3, 5, 1536, 4096), (1, 4099, 1024, 132)]
 ERROR = 6 * 2.0**-24  # of the sum of the terms' magnitudes; torch's own product on a CPU errs by 4
 of_tiles = pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.m_tiles}x{tile.n_tiles}")
-
-
-@pytest.fixture
-def on_cpu() -> Iterator[None]:
-    with running_kernels(gemm_3xtf32):
-        yield
 
 
 def make(sizes: tuple[int, int, int, int], tile: GemmTile, device: torch.device) -> InputGemm3xTF32:
@@ -58,7 +49,7 @@ def expect_product(sizes: tuple[int, int, int, int], tile: GemmTile, device: tor
     assert torch.equal(gemm(x, weight), found)
 
 
-@on_simulator("on_cpu")
+@on_simulator("kernels_on_cpu")
 @of_tiles
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_it_has_the_precision_of_float32(sizes: tuple[int, int, int, int], tile: GemmTile) -> None:
@@ -72,7 +63,7 @@ def test_on_a_gpu(sizes: tuple[int, int, int, int], tile: GemmTile) -> None:
     expect_product(sizes, tile, GPU)
 
 
-@on_simulator("on_cpu")
+@on_simulator("kernels_on_cpu")
 def test_an_infinite_input_makes_infinite_gates() -> None:
     x, weight = drawn(SIZES[1], CPU)
     x[2, 1, 5] = -torch.inf
@@ -81,7 +72,7 @@ def test_an_infinite_input_makes_infinite_gates() -> None:
     assert bool(found[torch.arange(7) != 2].isfinite().all())
 
 
-@on_simulator("on_cpu")
+@on_simulator("kernels_on_cpu")
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
@@ -101,7 +92,7 @@ def test_planted_faults_are_seen(right: str, wrong: str) -> None:
     assert is_fault_seen(right, wrong, lambda: expect_product(SIZES[4], TILES[1], CPU))
 
 
-@on_simulator("on_cpu")
+@on_simulator("kernels_on_cpu")
 def test_arrays_that_are_not_aligned_are_multiplied_by_torch() -> None:
     x, weight = drawn(SIZES[1], CPU)
     moved = torch.cat((torch.zeros(1), x.flatten()))[1:].view(x.shape)
@@ -109,7 +100,7 @@ def test_arrays_that_are_not_aligned_are_multiplied_by_torch() -> None:
     assert torch.equal(make(SIZES[1], TILES[0], CPU)(moved, weight), (moved.flatten(0, 1) @ weight.t()).view(7, 3, 40))
 
 
-@on_simulator("on_cpu")
+@on_simulator("kernels_on_cpu")
 @pytest.mark.parametrize(
     ("sizes", "dtype", "tf32", "expected"),
     [

@@ -25,11 +25,9 @@ from pytest_ecornn.implementations._cuda.compile import skip_reason
 from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, compile_layer, get_layer_kernel
 from pytest_ecornn.reference.precision import fp32_precision
-from tests.helpers import nn_kernels, persistent
 from tests.helpers.nn_modules import MODULES, tensors, torch_inputs
 from tests.helpers.requirements import needs_hopper, on_simulator
 
-on_cpu, by_kernels = persistent.on_cpu, nn_kernels.by_kernels  # fixtures
 H, I, B, T = 9, 4, 3, 5  # noqa: E741
 NEAR = {torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.float16: {"rtol": 1e-2, "atol": 1e-2}}
 

@@ -53,30 +53,21 @@ def test_a_wave_is_all_on_chip_at_once_and_promises_less_time(
 
 
 @pytest.mark.parametrize(
-    ("layers", "sizes"),
-    [(1, [1]), (2, [2]), (3, [3]), (4, [4]), (5, [4, 1]), (6, [4, 2])],
-)
-def test_layers_come_in_waves_of_four_at_most(layers: int, sizes: list[int]) -> None:
-    found = select_wavefronts(ProblemSize("lstm", 200, 8, ARITHMETICS[0]), H200, 200, layers, 35)
-    assert [wave.layers if wave else 1 for wave in found] == sizes
-
-
-def test_a_first_layer_of_wide_inputs_runs_on_its_own_and_those_above_in_a_wave() -> None:
-    alone, wave = select_wavefronts(ProblemSize("lstm", 256, 8, ARITHMETICS[0]), H200, 8000, 3, 35)
-    assert (alone, wave and (wave.layers, wave.inputs)) == (None, (2, 256))
-
-
-@pytest.mark.parametrize(
-    ("problem", "device"),
+    ("hidden", "batch", "device", "inputs", "steps", "sizes"),
     [
-        (ProblemSize("lstm", 1024, 8, ARITHMETICS[0]), H200),
-        (ProblemSize("lstm", 200, 600, ARITHMETICS[0]), H200),
-        (ProblemSize("lstm", 200, 8, ARITHMETICS[0]), A100),
+        *((200, 8, H200, 200, 35, sizes) for sizes in ([1], [2], [3], [4], [4, 1], [4, 2])),
+        pytest.param(256, 8, H200, 8000, 35, [1, 2], id="wide inputs of the first layer"),
+        pytest.param(1024, 8, H200, 1024, 100, [1, 1], id="weights too large"),
+        pytest.param(200, 600, H200, 200, 100, [1, 1], id="too many sequences"),
+        pytest.param(200, 8, A100, 200, 100, [1, 1], id="no clusters"),
     ],
-    ids=["weights too large", "too many sequences", "no clusters"],
 )
-def test_what_has_no_room_at_once_runs_layer_after_layer(problem: ProblemSize, device: Device) -> None:
-    assert select_wavefronts(problem, device, problem.hidden, 2, 100) == [None, None]
+def test_layers_come_in_waves_of_as_many_as_have_room_at_once(
+    hidden: int, batch: int, device: Device, inputs: int, steps: int, sizes: list[int]
+) -> None:
+    waves = select_wavefronts(ProblemSize("lstm", hidden, batch, ARITHMETICS[0]), device, inputs, sum(sizes), steps)
+    assert [wave.layers if wave else 1 for wave in waves] == sizes
+    assert all(wave.inputs == hidden for wave in waves[1:] if wave)
 
 
 # On clusters of a CPU.
