@@ -1,4 +1,4 @@
-"""Every kernel compiles for every supported architecture without spills, and its arguments are checked; no GPU is needed."""
+"""Kernels compile for every architecture without spills or loads that may be of null, and check arguments; by no GPU."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_ecornn.implementations._common.recurrent_problem import MathMode, ProblemSize
 from pytest_ecornn.implementations._cuda import compile as compiler
 from pytest_ecornn.implementations._cuda.kernel import TensorArg, is_non_overlapping_and_dense, one_thread_per_element
 from pytest_ecornn.implementations._cuda.launch import Launch
+from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, kernel, single_step, wavefront
+from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
-from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
-from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, macros
-from tests.helpers.kernel_forms import FOLDER, HOPPER, MEASURED, VARIANTS, Variant, copied, source_of, variants
+from pytest_ecornn.implementations.persistent_gpu.heuristics import candidate_configs, select_config
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
+from pytest_ecornn.implementations.persistent_gpu.single_step import SingleStepConfig
+from tests.helpers.kernel_forms import FOLDER, HOPPER, MEASURED, VARIANTS, Variant, copied, ptx_of, source_of, variants
 from tests.helpers.requirements import needs_nvrtc
 from tests.helpers.whole_suite import IS_TEST_ALL
 
@@ -103,7 +107,9 @@ def test_weights_stay_in_registers_at_the_largest_size(tmp_path: Path) -> None:
     kind = KernelSpec(torch.float32, torch.device("cuda", 0))
     form = select_config(kind.problem("rnn_relu", 2560, 16), HOPPER)
     assert isinstance(form, NTiledGridConfig)
-    compiled = compiler.compile_source(unique(source_of("grid_forward_ntiled.cu"), tmp_path), macros(kind, form), MEASURED)
+    compiled = compiler.compile_source(
+        unique(source_of("grid_forward_ntiled.cu"), tmp_path), kernel.macros(kind, form), MEASURED
+    )
     (stack,) = re.findall(r"(\d+) bytes stack frame", compiled.log)
     assert int(stack) <= 64, compiled.log
 
@@ -203,3 +209,51 @@ def test_dense_in_any_order_of_dimensions() -> None:
     assert is_non_overlapping_and_dense(torch.zeros(2, 3, 4).permute(1, 2, 0))
     assert not is_non_overlapping_and_dense(torch.zeros(2, 3, 4)[:, :, ::2])
     assert not is_non_overlapping_and_dense(torch.zeros(1, 3).expand(2, 3))
+
+
+# No load is from an address that may be null, which only a condition would keep from happening.
+
+TF32 = KernelSpec(torch.float32, torch.device("cuda", 0), tf32=True, saves_for_backward=True, lengths=True)
+PROBLEM = ProblemSize("lstm", 64, 3, MathMode(4, False))  # H is no multiple of 12 units a block: the last block has 4
+NULL_OR_ADDRESS = re.compile(r"selp\.b64\s+(%rd\d+), %rd\d+, 0, %p\d+;")
+LOADED = re.compile(r"ld\.[\w.]+\s+[^[]+\[(%rd\d+)")
+
+
+def of_form(kind: type[Form], units: int, inputs: int = 0) -> tuple[Path, Any]:
+    form = next(
+        form
+        for form in candidate_configs(PROBLEM, HOPPER)
+        if type(form) is kind and form.units == units and form.is_grid and form.k_partitions > 2
+    )
+    chosen = TF32._replace(inputs=inputs, saves_for_backward=not inputs)
+    return kernel.source_of(chosen, form), kernel.macros(chosen, form)
+
+
+def of_wave() -> tuple[Path, Any]:
+    waves = heuristics_wavefront.select_wavefronts(PROBLEM, HOPPER, 64, 4, 64)
+    wave = next(wave for wave in waves if wave is not None)
+    return wavefront._SOURCE, kernel.macros(TF32, wave)
+
+
+def of_once() -> tuple[Path, Any]:
+    return single_step._SOURCE, single_step.select_single_step(
+        SingleStepConfig("lstm", 64, 64, 3, MathMode(4, False)), HOPPER
+    ).macros(torch.float32)
+
+
+KERNELS = {
+    "grid": lambda: of_form(Form, 12),
+    "grid, input product": lambda: of_form(Form, 12, 64),
+    "abreast": lambda: of_form(NTiledGridConfig, 12),
+    "wave": of_wave,
+    "once": of_once,
+}
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_address_of_a_load_may_be_null(name: str) -> None:
+    text = ptx_of(*KERNELS[name]())
+    loaded = set(LOADED.findall(text))
+    assert len(loaded) > 3
+    assert loaded.isdisjoint(NULL_OR_ADDRESS.findall(text))

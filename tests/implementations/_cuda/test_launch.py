@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import pytest
@@ -24,15 +25,10 @@ from tests.simulator.clusters_on_cpu import H200
 from tests.simulator.kernels_on_cpu import KernelOnCpu
 
 
-class Counting:
-    """Gives the number of times that it was called."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, how: str, arrays: Mapping[str, Tensor | None]) -> int:
-        self.calls += 1
-        return self.calls
+def counting() -> LayoutMemo[str, int]:
+    """Of the number of times that something was computed."""
+    numbers = count(1)
+    return LayoutMemo(lambda how, arrays: next(numbers))
 
 
 class OnDevice(Tensor):
@@ -44,7 +40,7 @@ class OnDevice(Tensor):
 
 
 def test_arrays_laid_out_alike_are_found_again_with_their_own_addresses() -> None:
-    memo = LayoutMemo(Counting())
+    memo = counting()
     one, other = torch.zeros(3, 4), torch.zeros(3, 4)
     assert memo.get_or_compute("how", {"one": one, "none": None}) == (1, [one.data_ptr(), 0])
     assert memo.get_or_compute("how", {"one": other, "none": None}) == (1, [other.data_ptr(), 0])
@@ -65,14 +61,14 @@ def test_arrays_laid_out_alike_are_found_again_with_their_own_addresses() -> Non
     ids=["shape", "strides", "dtype", "alignment", "device", "no memory", "absence"],
 )
 def test_another_layout_is_another_matter(other: Tensor | None) -> None:
-    memo = LayoutMemo(Counting())
+    memo = counting()
     found = [memo.get_or_compute("how", {"one": one})[0] for one in (torch.zeros(3, 4), other, torch.zeros(3, 4))]
     assert found == [1, 2, 1]
 
 
 def test_what_was_found_is_forgotten_when_there_is_much_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout_memo, "_MAX_ENTRIES", 2)
-    memo = LayoutMemo(Counting())
+    memo = counting()
     assert [memo.get_or_compute("how", {"one": torch.zeros(size)})[0] for size in (1, 2, 1, 3, 1, 3)] == [1, 2, 1, 3, 4, 3]
 
 

@@ -25,14 +25,11 @@ def test_memory_is_laid_out_as_torch_has_it(device: torch.device, shape: list[in
     assert (found.shape, found.stride(), found.dtype, found.device) == (wanted.shape, wanted.stride(), wanted.dtype, device)
 
 
-def test_a_mode_sees_that_memory_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mode_sees_that_memory_is_made_and_for_inference_it_knows_no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     with PoisonedAllocations():
         assert empty((2, 3), torch.float32, CPU).isnan().all()
     monkeypatch.setattr(memory, "_FAST_EMPTY", {})  # of a torch that has no such function
     assert empty((2, 3), torch.float32, CPU).shape == (2, 3)
-
-
-def test_memory_made_for_inference_knows_no_gradients() -> None:
     with torch.inference_mode():
         assert empty((1,), torch.float32, CPU).is_inference()
 
