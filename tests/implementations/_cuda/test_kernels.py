@@ -107,9 +107,8 @@ def test_weights_stay_in_registers_at_the_largest_size(tmp_path: Path) -> None:
     kind = KernelSpec(torch.float32, torch.device("cuda", 0))
     form = select_config(kind.problem("rnn_relu", 2560, 16), HOPPER)
     assert isinstance(form, NTiledGridConfig)
-    compiled = compiler.compile_source(
-        unique(source_of("grid_forward_ntiled.cu"), tmp_path), kernel.macros(kind, form), MEASURED
-    )
+    source = unique(source_of("grid_forward_ntiled.cu"), tmp_path)
+    compiled = compiler.compile_source(source, kernel.macros(kind, form), MEASURED)
     (stack,) = re.findall(r"(\d+) bytes stack frame", compiled.log)
     assert int(stack) <= 64, compiled.log
 
@@ -219,11 +218,11 @@ NULL_OR_ADDRESS = re.compile(r"selp\.b64\s+(%rd\d+), %rd\d+, 0, %p\d+;")
 LOADED = re.compile(r"ld\.[\w.]+\s+[^[]+\[(%rd\d+)")
 
 
-def of_form(kind: type[Form], units: int, inputs: int = 0) -> tuple[Path, Any]:
+def of_form(kind: type[Form], inputs: int = 0) -> tuple[Path, Any]:
     form = next(
         form
         for form in candidate_configs(PROBLEM, HOPPER)
-        if type(form) is kind and form.units == units and form.is_grid and form.k_partitions > 2
+        if type(form) is kind and form.units == 12 and form.is_grid and form.k_partitions > 2
     )
     chosen = TF32._replace(inputs=inputs, saves_for_backward=not inputs)
     return kernel.source_of(chosen, form), kernel.macros(chosen, form)
@@ -236,15 +235,14 @@ def of_wave() -> tuple[Path, Any]:
 
 
 def of_once() -> tuple[Path, Any]:
-    return single_step._SOURCE, single_step.select_single_step(
-        SingleStepConfig("lstm", 64, 64, 3, MathMode(4, False)), HOPPER
-    ).macros(torch.float32)
+    once = single_step.select_single_step(SingleStepConfig("lstm", 64, 64, 3, MathMode(4, False)), HOPPER)
+    return single_step._SOURCE, once.macros(torch.float32)
 
 
 KERNELS = {
-    "grid": lambda: of_form(Form, 12),
-    "grid, input product": lambda: of_form(Form, 12, 64),
-    "abreast": lambda: of_form(NTiledGridConfig, 12),
+    "grid": lambda: of_form(Form),
+    "grid, input product": lambda: of_form(Form, 64),
+    "abreast": lambda: of_form(NTiledGridConfig),
     "wave": of_wave,
     "once": of_once,
 }
