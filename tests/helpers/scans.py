@@ -61,14 +61,14 @@ def expect_loops(run: Scan, cell: str, inputs: Inputs, masks: Masks, reverse: bo
     gradients = torch.autograd.grad(wanted, inputs, weights)
     by_time = x.transpose(0, 1), bias, first, lengths, None if resets is None else resets.t()
     output, final = run(*by_time, cell, False, reverse)
-    for found in (run(*inputs, *masks, cell, True, reverse), (output.transpose(0, 1), final)):
-        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance / 10)
-        of_inputs = torch.autograd.grad(found, inputs, weights)
+    for results in (run(*inputs, *masks, cell, True, reverse), (output.transpose(0, 1), final)):
+        torch.testing.assert_close(results, wanted, rtol=tolerance, atol=tolerance / 10)
+        of_inputs = torch.autograd.grad(results, inputs, weights)
         torch.testing.assert_close(of_inputs, gradients, rtol=100 * tolerance, atol=tolerance)
 
 
-def one_channel(run: Scan, cell: str, x: Tensor, first: float = 0.0, **given: Tensor) -> Tensor:
+def one_channel(run: Scan, cell: str, x: Tensor, first: float = 0.0, **options: Tensor) -> Tensor:
     """Outputs and final state of minGRU's pre-activations [T, 2]."""
-    state, bias, resets = torch.full((1, 1), first, dtype=torch.float64), given.get("bias"), given.get("resets")
+    state, bias, resets = torch.full((1, 1), first, dtype=torch.float64), options.get("bias"), options.get("resets")
     output, final = run(x[None], bias, state, None, resets, cell, True, False)
     return torch.cat([output.flatten(), final.flatten()])

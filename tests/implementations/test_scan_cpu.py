@@ -175,8 +175,8 @@ def test_tiles_threads_layouts_and_strides_do_not_change_a_bit(monkeypatch: pyte
     wide = torch.full((41, 7, 700), torch.nan)
     wide[1:, 1:, 3:603] = x
     columns = x.permute(2, 0, 1).contiguous().permute(1, 2, 0)
-    for tiling, given in ((Plan(32, 1), x), (None, x), (None, wide[1:, 1:, 3:603]), (None, columns)):
-        torch.testing.assert_close(with_gradients(of("minlstm", tiling=tiling), given, first, None), plain, rtol=0, atol=0)
+    for tiling, gates in ((Plan(32, 1), x), (None, x), (None, wide[1:, 1:, 3:603]), (None, columns)):
+        torch.testing.assert_close(with_gradients(of("minlstm", tiling=tiling), gates, first, None), plain, rtol=0, atol=0)
     swapped, final, _ = of("minlstm", batch_first=True).forward(x.transpose(0, 1).contiguous(), first, None)
     torch.testing.assert_close([swapped.transpose(0, 1), final], plain[:2], rtol=0, atol=0)
     monkeypatch.setattr(scan_cpu_scan, "openmp", lambda: None)

@@ -20,8 +20,8 @@ of_directions = pytest.mark.parametrize("reverse", [False, True], ids=["forward"
 of_scans = pytest.mark.parametrize(("run", "cell"), [(scan, "mingru"), (scan_in_log_space, "mingru_positive")])
 
 
-def in_one_number(*given: Any) -> tuple[Tensor, Tensor]:
-    return scan_in_log_space(*given, is_compensated=False)
+def in_one_number(*arguments: Any) -> tuple[Tensor, Tensor]:
+    return scan_in_log_space(*arguments, is_compensated=False)
 
 
 def outputs(run: Scan, x: Tensor, cell: str, batch_first: bool = True) -> tuple[Tensor, Tensor]:
@@ -61,20 +61,20 @@ def test_shapes_are_known_without_running(run: Scan) -> None:
 
 def test_shapes_of_gradients_and_products_are_known_without_running() -> None:
     x, output, final = (torch.empty(shape, device="meta") for shape in ((5, 7, 6), (5, 7, 3), (5, 3)))
-    given = x, None, None, output, output, final, None, None, "mingru", True, False
-    assert [one.shape for one in OPS.scan_backward(*given)] == [x.shape, final.shape]
-    assert OPS.scan_backward_over(*given).shape == final.shape
+    arguments = x, None, None, output, output, final, None, None, "mingru", True, False
+    assert [one.shape for one in OPS.scan_backward(*arguments)] == [x.shape, final.shape]
+    assert OPS.scan_backward_over(*arguments).shape == final.shape
     assert OPS.gate_product(torch.empty(4, 3, device="meta"), torch.empty(6, 3, device="meta"), False).shape == (4, 6)
 
 
 def expect_ops(device: str) -> None:
     """They are what torch asks of ops."""
     inputs, (lengths, resets) = draw("mingru_positive", 9, device)
-    how = "mingru_positive", True, False
+    named = "mingru_positive", True, False
     product = torch.randn(9, 12, device=device, requires_grad=True), torch.randn(6, 12, device=device), False
     for op, passed in (
-        (OPS.scan_forward, (*inputs, lengths, resets, *how, False)),
-        (OPS.scan_log_forward, (*inputs, lengths, *how, True, False)),
+        (OPS.scan_forward, (*inputs, lengths, resets, *named, False)),
+        (OPS.scan_log_forward, (*inputs, lengths, *named, True, False)),
         (OPS.gate_product, product),
     ):
         outcome = torch.library.opcheck(op.default, passed)

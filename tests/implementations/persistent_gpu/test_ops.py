@@ -42,9 +42,9 @@ def test_x_and_weights_at_an_odd_address_are_read_all_the_same(how: RNNOptions, 
         return run(x, (), [*weights, None, None], None, how)
 
     torch.manual_seed(0)
-    given = [size and odd(*size) for size in sizes]
+    arrays = [size and odd(*size) for size in sizes]
     torch.testing.assert_close(
-        results(*given), results(*(one if one is None else one.clone() for one in given)), rtol=0, atol=0
+        results(*arrays), results(*(one if one is None else one.clone() for one in arrays)), rtol=0, atol=0
     )
 
 
