@@ -273,11 +273,10 @@ def test_what_is_required_of_a_device_is_supported_there(kind: type[Implementati
 @needs_gpu
 @pytest.mark.parametrize("name", [*CASES, *CASES_16_BIT])
 def test_agrees_with_the_reference_on_a_gpu(name: str) -> None:
-    assert judged(f"{name}-cuda") == ""
-    layer, case = Cudnn(), Case.parse(f"{name}-cuda")
-    layer.build(case, contents.make_weights(case))
-    assert layer.notes().startswith("cuDNN ")
-    assert "copies" not in layer.notes()
+    candidate = Candidate.build("cudnn", Cudnn, Case.parse(f"{name}-cuda"))
+    assert failure_message("cudnn", candidate.case, candidate.verify()) == ""
+    assert candidate.implementation.notes().startswith("cuDNN ")
+    assert "copies" not in candidate.implementation.notes()
 
 
 @needs_gpu
