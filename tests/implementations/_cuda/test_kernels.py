@@ -19,7 +19,7 @@ from pytest_ecornn.implementations._common.recurrent_problem import MathMode, Pr
 from pytest_ecornn.implementations._cuda import compile as compiler
 from pytest_ecornn.implementations._cuda.kernel import TensorArg, is_non_overlapping_and_dense, one_thread_per_element
 from pytest_ecornn.implementations._cuda.launch import Launch
-from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, kernel, single_step, wavefront
+from pytest_ecornn.implementations.persistent_gpu import kernel, single_step, wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.heuristics import candidate_configs, select_config
@@ -229,7 +229,7 @@ def of_form(kind: type[Form], inputs: int = 0) -> tuple[Path, Any]:
 
 
 def of_wave() -> tuple[Path, Any]:
-    waves = heuristics_wavefront.select_wavefronts(PROBLEM, HOPPER, 64, 4, 64)
+    waves = wavefront.select_wavefronts(PROBLEM, HOPPER, 64, 4, 64)
     wave = next(wave for wave in waves if wave is not None)
     return wavefront._SOURCE, kernel.macros(TF32, wave)
 
