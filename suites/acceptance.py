@@ -30,6 +30,8 @@ from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.regression import gate
 from pytest_ecornn.regression.gate_limits import Thresholds
+from pytest_ecornn.reporting import files
+from pytest_ecornn.reporting.markdown_syntax import document, table
 from pytest_ecornn.results.journal import read
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import Ratio, pair_noise, paired_ratio
@@ -126,11 +128,7 @@ def absolute_times(turns: int) -> dict[str, Ratio]:
     Both are timed in turns in one process: a machine drifts more between runs than the two times may differ.
     """
     memory.configure_malloc()
-    return {str(case): _two_baselines(case, turns) for case in case_set("smoke") if _is_run_by_scan_cpu(case)}
-
-
-def _is_run_by_scan_cpu(case: Case) -> bool:
-    return ScanCpu().refusal(case) is None
+    return {str(case): _two_baselines(case, turns) for case in case_set("smoke") if ScanCpu().refusal(case) is None}
 
 
 def _two_baselines(case: Case, turns: int) -> Ratio:
@@ -194,16 +192,9 @@ def kill_and_resume(folder: Path, times: int) -> int:
 
 
 def render(figures: dict[str, str]) -> str:
-    lines = [
-        "# What the harness promises of itself, measured",
-        "",
-        "Made by `make acceptance` on the machine of reports/cpu.",
-        "",
-        "| promise | measured |",
-        "| --- | --- |",
-        *(f"| {name} | {value} |" for name, value in figures.items()),
-    ]
-    return "\n".join(lines) + "\n"
+    made = "Made by `make acceptance` on the machine of reports/cpu."
+    promises = table(("promise", "measured"), figures.items())
+    return document(["# What the harness promises of itself, measured", made, promises])
 
 
 def measured(folder: Path, given: argparse.Namespace) -> dict[str, str]:
@@ -241,8 +232,7 @@ def main() -> None:
         text = render(measured(Path(name), given))
     print(text)
     if given.output:
-        given.output.parent.mkdir(parents=True, exist_ok=True)
-        given.output.write_text(text)
+        files.write(given.output, text)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_ecornn.reporting import files
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.results.formatting import count, ratio_interval, significant
+from pytest_ecornn.results.formatting import count, significant
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.promises import agreement, first_use, verdicts
+from pytest_ecornn.suites.published.common.bars import format_ratio
 from pytest_ecornn.system import machine
 
-Line = tuple[str, str, str, str]  # promise, bar, measured, whether it is kept
+Line = tuple[str, str, str, bool]  # promise, bar, measured, whether it is kept
 
 
 @dataclass
@@ -45,9 +47,10 @@ class Report:
             ]
         )
 
-    def promises(self) -> list[Line]:
+    def promises(self) -> list[tuple[str, ...]]:
         """A line for each promise that there are figures of."""
-        return [*_agreement(self.agreement), *_verdicts(self.tallies), *_first_use(self.first_use)]
+        lines = [*_agreement(self.agreement), *_verdicts(self.tallies), *_first_use(self.first_use)]
+        return [(*line, "yes" if is_kept else "no") for *line, is_kept in lines]
 
 
 def _agreement(rows: Sequence[agreement.Row]) -> Iterable[Line]:
@@ -55,29 +58,22 @@ def _agreement(rows: Sequence[agreement.Row]) -> Iterable[Line]:
     if worst and worst.ratio:
         judged = count(sum(row.is_judged for row in rows), "case")
         label = f"device-only time beside do_bench, {judged} over {agreement.MIN_US:.0f} us, largest difference"
-        ratio = ratio_interval(worst.ratio.ratio, worst.ratio.low, worst.ratio.high)
-        bar = f"{agreement.MAX_DIFFERENCE:.0%}"
-        is_kept = worst.difference <= agreement.MAX_DIFFERENCE
-        yield label, bar, f"{worst.difference:.1%}: {ratio}, {worst.name}, {worst.case}", _kept(is_kept)
+        found = f"{worst.difference:.1%}: {format_ratio(worst.ratio)}, {worst.name}, {worst.case}"
+        yield label, f"{agreement.MAX_DIFFERENCE:.0%}", found, worst.difference <= agreement.MAX_DIFFERENCE
 
 
 def _verdicts(tallies: Sequence[verdicts.Tally]) -> Iterable[Line]:
     right, total = verdicts.count_correct(tallies, verdicts.SAME)
     if total:
-        bar = f"at most {verdicts.MAX_ERROR_RATE:.0%}"
-        is_kept = total - right <= verdicts.MAX_ERROR_RATE * total
-        yield (
-            "two names of one implementation: not called the same",
-            bar,
-            verdicts.share_text(total - right, total),
-            _kept(is_kept),
-        )
+        label, wrong = "two names of one implementation: not called the same", total - right
+        is_kept = wrong <= verdicts.MAX_ERROR_RATE * total
+        yield label, f"at most {verdicts.MAX_ERROR_RATE:.0%}", verdicts.share_text(wrong, total), is_kept
     right, total = verdicts.count_correct(tallies, verdicts.PLANTED)
     if total:
         ratios = [one.measured.ratio for one in tallies if one.what == verdicts.PLANTED and one.measured]
         label = f"{verdicts.SHARE:.0%} planted (measured {min(ratios):.4f} to {max(ratios):.4f}): called slower"
         is_kept = right >= (1 - verdicts.MAX_ERROR_RATE) * total
-        yield label, f"at least {1 - verdicts.MAX_ERROR_RATE:.0%}", verdicts.share_text(right, total), _kept(is_kept)
+        yield label, f"at least {1 - verdicts.MAX_ERROR_RATE:.0%}", verdicts.share_text(right, total), is_kept
 
 
 def _first_use(figures: first_use.ColdStartFigures) -> Iterable[Line]:
@@ -85,17 +81,12 @@ def _first_use(figures: first_use.ColdStartFigures) -> Iterable[Line]:
     loads = [seconds for one in figures.firsts for seconds in one.disk_loads_s]
     if compiles:
         label = f"compiling a kernel, longest of {len(compiles)}"
-        is_kept = max(compiles) <= first_use.MOST_COMPILE_S
-        yield label, f"{first_use.MOST_COMPILE_S:g} s", f"{significant(max(compiles))} s", _kept(is_kept)
+        longest, most = max(compiles), first_use.MOST_COMPILE_S
+        yield label, f"{most:g} s", f"{significant(longest)} s", longest <= most
     if loads:
         label = f"loading a compiled kernel from disk, longest of {len(loads)}"
-        bar = f"{first_use.milliseconds(first_use.MOST_LOAD_S)} ms"
-        is_kept = max(loads) <= first_use.MOST_LOAD_S
-        yield label, bar, f"{first_use.milliseconds(max(loads))} ms", _kept(is_kept)
-
-
-def _kept(is_kept: bool) -> str:
-    return "yes" if is_kept else "no"
+        longest, most = max(loads), first_use.MOST_LOAD_S
+        yield label, f"{first_use.milliseconds(most)} ms", f"{first_use.milliseconds(longest)} ms", longest <= most
 
 
 def measure(output: Path, trials: int, turns: int = agreement.TURNS, budget: float = verdicts.BUDGET) -> Report:
@@ -105,8 +96,7 @@ def measure(output: Path, trials: int, turns: int = agreement.TURNS, budget: flo
 
     def write(done: str) -> None:
         report.seconds = time.monotonic() - start
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(report.markdown())
+        files.write(output, report.markdown())
         print(f"{report.seconds:4.0f} s  {done}", flush=True)
 
     for row in agreement.measure_all(turns):

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -152,16 +153,15 @@ def measure(old: Worker, new: Worker, implementation: str, case: str) -> Measure
 
 
 def _all(old: Worker, new: Worker, names: Sequence[str], modes: Sequence[str], deadline: float) -> Iterator[Measured]:
-    for name in names:
-        for shape in SHAPES[name]:
-            for case in (shape + mode for mode in modes):
-                if time.monotonic() > deadline:
-                    print(f"not reached: {name} {case}", flush=True)
-                    continue
-                try:
-                    yield measure(old, new, name, case)
-                except RuntimeError as error:
-                    print(f"not measured: {name} {case}: {error}", flush=True)
+    cases = [(name, shape + mode) for name in names for shape, mode in product(SHAPES[name], modes)]
+    for name, case in cases:
+        if time.monotonic() > deadline:
+            print(f"not reached: {name} {case}", flush=True)
+            continue
+        try:
+            yield measure(old, new, name, case)
+        except RuntimeError as error:
+            print(f"not measured: {name} {case}: {error}", flush=True)
 
 
 def render(rows: Sequence[Measured]) -> str:

@@ -13,8 +13,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -49,9 +51,7 @@ class Measured:
 def shapes(sizes: Sequence[tuple[int, int]] = SIZES, passes: Sequence[bool] = (False, True)) -> list[Shape]:
     return [
         Shape(hidden, batch, *precision, is_backward, most_us=0.0)
-        for is_backward in passes
-        for hidden, batch in sizes
-        for precision in PRECISIONS
+        for is_backward, (hidden, batch), precision in product(passes, sizes, PRECISIONS)
     ]
 
 
@@ -74,12 +74,11 @@ def force_config(form: Form) -> Iterator[None]:
             return usual(shape, kind)
         return form, kernel.make_kernel(kind, form)
 
-    kernel.compile_layer = plan  # type: ignore[assignment]
     kernel.get_layer_kernel.cache_clear()  # but not the usual plans, which take their kernels with them
     try:
-        yield
+        with patch.object(kernel, "compile_layer", plan):
+            yield
     finally:
-        kernel.compile_layer = usual
         kernel.get_layer_kernel.cache_clear()
 
 

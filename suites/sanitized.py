@@ -10,10 +10,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 
@@ -33,7 +35,7 @@ from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
 from pytest_ecornn.suites.forms_gpu import force_config
 from pytest_ecornn.verification import calls
 
-PRECISIONS = {"float16": "float16", "tf32": "float32-tf32", "float32": "float32", "bfloat16": "bfloat16"}
+PRECISIONS = ("float16", "float32-tf32", "float32", "bfloat16")
 SIZES = ((64, 3), (203, 19), (650, 29), (1201, 3))  # H and B, which blocks and tiles do not divide
 KERNELS = {"persistent": "persistent_", "sparse": "persistent_", "scan": "scan_", "transposed": "step_"}  # parts of their names
 IMPLEMENTATIONS: dict[str, type[Implementation]] = {
@@ -41,6 +43,7 @@ IMPLEMENTATIONS: dict[str, type[Implementation]] = {
     "scan_gpu_log": ScanGpuLog, "transposed_gpu": TransposedGpu, "row_major_gpu": RowMajorGpu,
 }  # fmt: skip
 ANY, WAVE, CLUSTERS = "as chosen", "wave", "clusters of pruned rows"
+_DTYPES = ("float32", "float16", "bfloat16", "float64")
 _LONG_STEPS = 512  # for which a wave is chosen
 _PATIENCE_NS = 600 * 10**9  # a watched kernel is slow
 
@@ -73,19 +76,13 @@ def jobs(device: Device) -> list[Job]:
 
 
 def _persistent(device: Device, cells: Sequence[str]) -> Iterator[Job]:
-    for hidden, batch in SIZES:
-        for cell in cells:
-            for name, precision in PRECISIONS.items():
-                for is_backward in (False, True):
-                    for kind in _kinds(cell, hidden, batch, _arithmetic(name), is_backward, device):
-                        case = f"{cell}-T4-B{batch}-H{hidden}-{precision}-cuda"
-                        yield Job("persistent", "persistent_gpu", f"{case}-ragged-training", kind, is_backward)
-                        if not is_backward and 4 * batch <= kernel.MOST_FUSED_ROWS and kind != "blocks":
-                            yield Job("persistent", "persistent_gpu", f"{case}-state", kind)
-
-
-def _arithmetic(name: str) -> MathMode:
-    return MathMode.of("float32" if name == "tf32" else name, "tf32" if name == "tf32" else "ieee")
+    for (hidden, batch), cell, precision, is_backward in product(SIZES, cells, PRECISIONS, (False, True)):
+        case = f"{cell}-T4-B{batch}-H{hidden}-{precision}-cuda"
+        dtype, _, math = precision.partition("-")
+        for kind in _kinds(cell, hidden, batch, MathMode.of(dtype, math or "ieee"), is_backward, device):
+            yield Job("persistent", "persistent_gpu", f"{case}-ragged-training", kind, is_backward)
+            if not is_backward and 4 * batch <= kernel.MOST_FUSED_ROWS and kind != "blocks":
+                yield Job("persistent", "persistent_gpu", f"{case}-state", kind)
 
 
 @cache
@@ -102,36 +99,31 @@ def _best(problem: ProblemSize, device: Device) -> dict[str, Form]:
 
 
 def _once() -> Iterator[Job]:
-    for cell in GATES:
-        for precision in PRECISIONS.values():
-            yield Job("persistent", "persistent_gpu", f"{cell}-T1-B11-H203-{precision}-cuda-state", "once")
-            yield Job("persistent", "persistent_gpu", f"{cell}-T3-B11-H203-{precision}-cuda-L3-ragged", WAVE)
+    for cell, precision in product(GATES, PRECISIONS):
+        yield Job("persistent", "persistent_gpu", f"{cell}-T1-B11-H203-{precision}-cuda-state", "once")
+        yield Job("persistent", "persistent_gpu", f"{cell}-T3-B11-H203-{precision}-cuda-L3-ragged", WAVE)
 
 
 def _sparse() -> Iterator[Job]:
-    for cell in ("lstm", "gru", "rnn_tanh"):
-        for dtype in ("float16", "float32", "bfloat16"):
-            for hidden, batch in SIZES[:3]:
-                for kind in (ANY, CLUSTERS):
-                    case = f"{cell}-T4-B{batch}-H{hidden}-{dtype}-cuda-density0.3-ragged-state-training"
-                    yield Job("sparse", "sparse_persistent_gpu", case, kind, is_backward=True)
+    dtypes = ("float16", "float32", "bfloat16")
+    for cell, dtype, (hidden, batch), kind in product(("lstm", "gru", "rnn_tanh"), dtypes, SIZES[:3], (ANY, CLUSTERS)):
+        case = f"{cell}-T4-B{batch}-H{hidden}-{dtype}-cuda-density0.3-ragged-state-training"
+        yield Job("sparse", "sparse_persistent_gpu", case, kind, is_backward=True)
 
 
 def _scans() -> Iterator[Job]:
     """Yields scans of few steps, and of so many that blocks take turns at tiles."""
-    for dtype in ("float32", "float16", "bfloat16", "float64"):
-        for sizes in ("T4-B3-H61", "T4099-B1-H61"):
-            for cell in ("mingru", "minlstm", "mingru_positive", "minlstm_positive"):
-                yield Job("scan", "scan_gpu", f"{cell}-{sizes}-{dtype}-cuda-ragged-state-training", is_backward=True)
-                if cell.endswith("positive"):
-                    yield Job("scan", "scan_gpu_log", f"{cell}-{sizes}-{dtype}-cuda-ragged-state-training")
+    cells = ("mingru", "minlstm", "mingru_positive", "minlstm_positive")
+    for dtype, sizes, cell in product(_DTYPES, ("T4-B3-H61", "T4099-B1-H61"), cells):
+        case = f"{cell}-{sizes}-{dtype}-cuda-ragged-state-training"
+        yield Job("scan", "scan_gpu", case, is_backward=True)
+        if cell.endswith("positive"):
+            yield Job("scan", "scan_gpu_log", case)
 
 
 def _transposed() -> Iterator[Job]:
-    for cell in GATES:
-        for dtype in ("float32", "float16", "bfloat16", "float64"):
-            for name in ("transposed_gpu", "row_major_gpu"):
-                yield Job("transposed", name, f"{cell}-T3-B3-H61-{dtype}-cuda-ragged-state-training", is_backward=True)
+    for cell, dtype, name in product(GATES, _DTYPES, ("transposed_gpu", "row_major_gpu")):
+        yield Job("transposed", name, f"{cell}-T3-B3-H61-{dtype}-cuda-ragged-state-training", is_backward=True)
 
 
 def run(job: Job) -> None:
@@ -145,8 +137,8 @@ def run(job: Job) -> None:
         kernel.status_of(with_index("cuda")).check()
 
 
-def _of_kind(job: Job, case: Case) -> AbstractContextManager[None]:
-    special: dict[str, Callable[[], AbstractContextManager[None]]] = {
+def _of_kind(job: Job, case: Case) -> AbstractContextManager[Any]:
+    special: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         ANY: nullcontext, "once": nullcontext, WAVE: _in_waves, CLUSTERS: _in_clusters,
     }  # fmt: skip
     if job.kind in special:
@@ -156,31 +148,19 @@ def _of_kind(job: Job, case: Case) -> AbstractContextManager[None]:
     return force_config(_best(problem, Device.of(with_index("cuda")))[job.kind])
 
 
-@contextmanager
-def _in_waves() -> Iterator[None]:
+def _in_waves() -> AbstractContextManager[Any]:
     """Within it layers run in a wave, as they would over more steps."""
 
     def waves(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> Any:
         problem = kind.problem(shape.cell, shape.hidden, shape.batch)
         return wavefront.select_wavefronts(problem, Device.of(kind.device), inputs, layers, _LONG_STEPS)
 
-    usual = wavefront.get_wavefronts
-    wavefront.get_wavefronts = waves  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        wavefront.get_wavefronts = usual
+    return patch.object(wavefront, "get_wavefronts", waves)
 
 
-@contextmanager
-def _in_clusters() -> Iterator[None]:
+def _in_clusters() -> AbstractContextManager[Any]:
     """Within it clusters are chosen as if sending took no time."""
-    usual = heuristics.H200
-    heuristics.H200 = replace(usual, send_clocks=-1e9)
-    try:
-        yield
-    finally:
-        heuristics.H200 = usual
+    return patch.object(heuristics, "H200", replace(heuristics.H200, send_clocks=-1e9))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

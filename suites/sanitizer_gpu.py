@@ -29,6 +29,7 @@ import torch
 
 from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._cuda.compile import with_index
+from pytest_ecornn.reporting.markdown_syntax import table
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.sanitized import KERNELS, Job, jobs
 
@@ -182,10 +183,8 @@ def report(tool: str, outcomes: Sequence[Outcome], all_jobs: Sequence[Job], seco
     yield f"## {tool}\n"
     yield f"It sees {_SEES.get(tool, 'what its manual says')}. {len(outcomes)} of {len(all_jobs)} jobs in {seconds:.0f} s, "
     yield f"{len(outcomes) - len(failed)} clean.\n"
-    yield "| implementation | kind of form | pass | clean jobs by dtype |\n| --- | --- | --- | --- |"
-    for (implementation, kind, direction), counts in by_kind.items():
-        listed = ", ".join(f"{dtype} {count}" for dtype, count in counts.items())
-        yield f"| {implementation} | {kind} | {direction} | {listed} |"
+    lines = [[*key, ", ".join(f"{dtype} {count}" for dtype, count in counts.items())] for key, counts in by_kind.items()]
+    yield table(("implementation", "kind of form", "pass", "clean jobs by dtype"), lines)
     yield from _listed("Not clean", [f"{one.job.label}: {one.verdict}" for one in failed])
     yield from _listed("Not reached in the time", [job.label for job in all_jobs if job not in reached])
 
@@ -239,12 +238,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if sanitizer is None:
         print(f"{parser.prog}: no {given.sanitizer} on this machine; it comes with the CUDA toolkit", file=sys.stderr)
         return 2
-    verdicts: list[bool] = []
     try:
-        code = exit_code(parser.prog, lambda: verdicts.append(run(given, sanitizer)))
+        return exit_code(parser.prog, lambda: run(given, sanitizer))
     except UnknownName as error:
         parser.error(str(error))
-    return code or int(not all(verdicts))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.strategies import SupportedCases, cases
 from pytest_ecornn.contract import DTYPES, Case, Declared, cells
 from pytest_ecornn.reference.loop import ReferenceLoop
+from pytest_ecornn.reporting import files
+from pytest_ecornn.reporting.markdown_syntax import document, table
 from pytest_ecornn.run.discovery import ImplementationInfo, discover
 from pytest_ecornn.verification import calls, comparison, verification, yardstick
 from pytest_ecornn.verification.permutation import Permutation
@@ -133,9 +135,7 @@ def _factor(excess: float, own: float) -> float:
 
 
 def render(tallies: Tallies, seconds: float) -> str:
-    lines = [
-        "# The tolerance rule, fitted",
-        "",
+    text = [
         "Random correct implementations on drawn cases, judged by the rule of `pytest_ecornn/verification/comparison.py`:",
         f"rms <= {comparison.RMS_FACTOR:g} x yardstick + {comparison.RMS_FLOOR:g} eps / sqrt(n), "
         f"maximum <= {comparison.MAX_FACTOR:g} x yardstick + {comparison.MAX_FLOOR:g} eps, whole tensor and each slice; "
@@ -143,16 +143,14 @@ def render(tallies: Tallies, seconds: float) -> str:
         "Share: worst error over its limit (1 would be a false alarm). Factor needed: on the yardstick's error, floors kept.",
         "Of 16 bits also, each over its limit: the largest share of elements that differ from the rounded reference, and bias.",
         f"Made by `make tolerance` in {seconds:.0f} s.",
-        "",
-        "| tensors | dtype | implementation | comparisons | false alarms | informative | share, 99.9 % | share, largest "
-        "| rms factor needed | maximum factor needed | differing | bias |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for (group, dtype, name), tally in sorted(tallies.items()):
-        lines.append(f"| {group} | {dtype} | {name} | {_figures(tally)} |")
-    for group in ("outputs", "gradients"):
-        lines.append(f"| **{group}** | all | all | {_figures(_merged(tallies, group))} |")
-    return "\n".join(lines) + "\n"
+    header = (
+        "tensors", "dtype", "implementation", "comparisons", "false alarms", "informative", "share, 99.9 %", "share, largest",
+        "rms factor needed", "maximum factor needed", "differing", "bias",
+    )  # fmt: skip
+    lines = [[*key, *_figures(tally)] for key, tally in sorted(tallies.items())]
+    lines += [[f"**{group}**", "all", "all", *_figures(_merged(tallies, group))] for group in ("outputs", "gradients")]
+    return document(["# The tolerance rule, fitted", "\n".join(text), table(header, lines)])
 
 
 def _merged(tallies: Tallies, group: str) -> Tally:
@@ -168,14 +166,12 @@ def _merged(tallies: Tallies, group: str) -> Tally:
     return merged
 
 
-def _figures(tally: Tally) -> str:
+def _figures(tally: Tally) -> list[str]:
     count = len(tally.shares)
     shares, informative = np.array(tally.shares or [0.0]), count / max(1, count + tally.uninformative)
-    return (
-        f"{count} | {len(tally.failures)} | {informative:.1%} | {np.quantile(shares, 0.999):.2f} | {shares.max():.2f} | "
-        f"{max(tally.needed_rms, default=0):.2f} | {max(tally.needed_maximum, default=0):.2f} | "
-        f"{tally.differing:.2f} | {tally.bias:.2f}"
-    )
+    needed = (max(factors, default=0) for factors in (tally.needed_rms, tally.needed_maximum))
+    others = (np.quantile(shares, 0.999), shares.max(), *needed, tally.differing, tally.bias)
+    return [str(count), str(len(tally.failures)), f"{informative:.1%}", *(f"{value:.2f}" for value in others)]
 
 
 def main() -> None:
@@ -190,8 +186,7 @@ def main() -> None:
     failures = [failure for tally in tallies.values() for failure in tally.failures]
     print(*failures[:20], text, sep="\n")
     if given_.output:
-        given_.output.parent.mkdir(parents=True, exist_ok=True)
-        given_.output.write_text(text)
+        files.write(given_.output, text)
     raise SystemExit(bool(failures))
 
 

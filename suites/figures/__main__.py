@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pytest_ecornn.suites.figures import others, persistent
-
-FIGURES = {**persistent.FIGURES, **others.FIGURES}
+from pytest_ecornn.suites.figures.kernels import FIGURES
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from itertools import groupby, pairwise
 from xml.etree.ElementTree import Element
 
@@ -71,20 +72,11 @@ class Arrow:
 Row = Sequence[Box | Arrow]
 
 
-def work(roles: int | tuple[int, ...], *lines: str) -> list[Box]:
-    return _boxes(roles, lines, Kind.WORK)
-
-
-def wait(roles: int | tuple[int, ...], *lines: str) -> list[Box]:
-    return _boxes(roles, lines, Kind.WAIT)
-
-
-def storage(roles: int | tuple[int, ...], *lines: str) -> list[Box]:
-    return _boxes(roles, lines, Kind.STORAGE)
-
-
-def _boxes(roles: int | tuple[int, ...], lines: tuple[str, ...], kind: Kind) -> list[Box]:
+def _boxes(kind: Kind, roles: int | tuple[int, ...], *lines: str) -> list[Box]:
     return [Box(role, lines, kind) for role in ((roles,) if isinstance(roles, int) else roles)]
+
+
+work, wait, storage = partial(_boxes, Kind.WORK), partial(_boxes, Kind.WAIT), partial(_boxes, Kind.STORAGE)
 
 
 @dataclass(frozen=True)

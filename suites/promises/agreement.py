@@ -21,7 +21,7 @@ from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import ratio_interval, significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, paired_ratio
-from pytest_ecornn.suites.promises.captured import CapturedImplementation, capture, reason_of
+from pytest_ecornn.suites.promises.verdicts import CapturedImplementation, capture, reason_of
 
 DoBench = Callable[..., Any]
 CASES = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,17 +16,21 @@ from typing import Any
 
 import torch
 
-from pytest_ecornn.contract import DTYPES, Case, Layer
-from pytest_ecornn.measurement.clocks import CudaGraphTimer
+from pytest_ecornn.contract import DTYPES, Case, Layer, Unsupported
+from pytest_ecornn.measurement.capture import graph_arms
+from pytest_ecornn.measurement.clocks import CudaEventTimer, CudaGraphTimer
 from pytest_ecornn.measurement.columns import TimingColumn
-from pytest_ecornn.measurement.measurement import measure
+from pytest_ecornn.measurement.measurement import Arm, measure
 from pytest_ecornn.measurement.pool import InputPool
+from pytest_ecornn.measurement.replay import Graph, GraphArm
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import ratio_interval
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.promises.captured import CapturedImplementation, capture, reason_of
-from pytest_ecornn.system.graphs import GraphCapture
+from pytest_ecornn.run.discovery import discover
+from pytest_ecornn.system.error_line import error_line, first_line
+from pytest_ecornn.system.graphs import GraphCapture, NotCaptured
+from pytest_ecornn.verification.verification import Candidate
 
 SHARE = 0.03
 TOLERANCE = 0.003  # of the share that is really planted
@@ -46,7 +50,46 @@ WANTED = {SAME: "same", PLANTED: "slower"}
 MAX_ERROR_RATE = 0.01
 BUDGET = 2.0
 VERDICTS = ("same", "slower", "faster", "unclear")
+_CALLED_SECONDS = 0.05
 _NO_FLOOR = Ceilings({1: 1e9}, {1: 1e9}, dict.fromkeys(DTYPES, 1e12))
+
+
+@dataclass(frozen=True)
+class CapturedImplementation:
+    """called: the arm as a row's first column has it, measured."""
+
+    called: Arm
+    graphs: Sequence[Graph]
+
+    @property
+    def device(self) -> str:
+        return self.called.candidate.case.device
+
+    def arm(self) -> GraphArm:
+        """A fresh arm of a device-only column, without samples, over the same graphs."""
+        return GraphArm(self.called.candidate, self.called.pool, self.graphs)
+
+
+def capture(
+    name: str, case: Case, pool: InputPool, change: Callable[[Layer], Layer] = lambda layer: layer
+) -> CapturedImplementation:
+    """`change` makes of the layer what is timed. Raises Unsupported or NotCaptured; a wrong result is not found out."""
+    kind = discover([])[name].cls
+    if reason := kind().refusal(case):
+        raise Unsupported(reason)
+    candidate = Candidate.build(name, kind, case)
+    candidate.layer = change(candidate.layer)
+    called = Arm(candidate, pool)
+    measure([called], CudaEventTimer(case.device), _CALLED_SECONDS, lambda: True)
+    arms, missing = graph_arms([called])
+    if missing:
+        raise NotCaptured(missing[0])
+    return CapturedImplementation(called, arms[0].graphs)
+
+
+def reason_of(error: Exception) -> str:
+    """Why there is nothing to measure, in one line."""
+    return first_line(error) if isinstance(error, (Unsupported, NotCaptured)) else error_line(error)
 
 
 @dataclass(frozen=True)
@@ -220,7 +263,7 @@ def _cells(one: Tally) -> list[str]:
     is_off = one.what == PLANTED and one.measured is not None and not is_planted(one.measured.ratio)
     ratios = ratio_interval(*median_interval(one.ratios)) if one.ratios else "-"
     counts = [str(one.verdicts.total()), *(str(one.verdicts[verdict]) for verdict in VERDICTS)]
-    return [one.name, one.case, one.what, measured + (" (off)" if is_off else ""), ratios, *counts]
+    return [one.name, one.case, one.what, measured + " (off)" * is_off, ratios, *counts]
 
 
 def share_text(count: int, of: int) -> str:

@@ -8,28 +8,28 @@ which torch's cuDNN cannot: layers have 8 inputs, so that it hardly counts. Sour
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from pytest_ecornn.suites.published.common.case_times import Row
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
-from pytest_ecornn.suites.published.deepbench_parts import dense_tables, pruned_tables
+from pytest_ecornn.suites.published.deepbench_parts import problem_times
 from pytest_ecornn.suites.published.deepbench_parts.problem_times import PASSES, ProblemTimes, published
 
 _TRAINING = [problem for problem in published() if problem.is_training]
 _INFERENCE = [problem for problem in published() if not problem.is_training]
-TRAINING = ProblemTimes("training", _TRAINING, dense_tables.variants(PASSES), dense_tables.COMPARISON)
-INFERENCE = ProblemTimes("inference", _INFERENCE, dense_tables.variants(["inference"]), dense_tables.COMPARISON)
+TRAINING = ProblemTimes("training", _TRAINING, problem_times.variants(PASSES), problem_times.COMPARISON)
+INFERENCE = ProblemTimes("inference", _INFERENCE, problem_times.variants(["inference"]), problem_times.COMPARISON)
 PRUNED = ProblemTimes(
-    "pruned", pruned_tables.pruned_problems(_TRAINING), pruned_tables.VARIANTS, pruned_tables.COMPARISON
+    "pruned", problem_times.pruned_problems(_TRAINING), problem_times.PRUNED_VARIANTS, problem_times.PRUNED_COMPARISON
 )  # fmt: skip
 
 
 def make_plan(training: ProblemTimes, inference: ProblemTimes, pruned: ProblemTimes) -> ReportPlan:
     """The report of these; the appendix is measured before inference, which has most cases of long sequences."""
-    dense = [_section(times, dense_tables.render, dense_tables.figures, 0.4) for times in (training, inference)]
-    appendix = _section(pruned, pruned_tables.render, pruned_tables.figures, 0.2)
+    dense = [_section(times, problem_times.render, problem_times.figures, 0.4) for times in (training, inference)]
+    appendix = _section(pruned, problem_times.render_pruned, problem_times.pruned_figures, 0.2)
     return ReportPlan(
         "deepbench",
         "DeepBench on this machine",
@@ -46,11 +46,7 @@ def _section(times: ProblemTimes, render: Callable[..., str], figures: Callable[
 
 
 PLAN = make_plan(TRAINING, INFERENCE, PRUNED)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    return PLAN.main((__doc__ or "").splitlines()[0], arguments)
-
+main = partial(PLAN.main, __doc__)
 
 if __name__ == "__main__":
     raise SystemExit(main())

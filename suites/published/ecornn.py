@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_ecornn.reporting import files
 from pytest_ecornn.reporting.markdown_syntax import document, escape
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.common import case_times, launches
-from pytest_ecornn.suites.published.ecornn_parts import hit_rate, lstm_times, product_layout
+from pytest_ecornn.suites.published.ecornn_parts import lstm_times, product_layout
 from pytest_ecornn.system import machine
 
 SCHEMA_VERSION = 2  # of 1 an LSTM's ratios were to two implementations without their names
@@ -31,7 +32,7 @@ class Report:
     machine: dict[str, Any]
     seconds: float = 0.0
     layout: list[product_layout.Row] = field(default_factory=list)
-    hit_rates: dict[str, hit_rate.HitRate] = field(default_factory=dict)
+    hit_rates: dict[str, product_layout.HitRate] = field(default_factory=dict)
     launches: list[launches.Row] = field(default_factory=list)
     times: list[case_times.Row] = field(default_factory=list)
 
@@ -47,10 +48,9 @@ class Report:
         )
 
     def write(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "ecornn.md").write_text(self.markdown())
+        files.write(folder / "ecornn.md", self.markdown())
         figures = {"schema_version": SCHEMA_VERSION, **asdict(self)}
-        (folder / "ecornn.json").write_text(json.dumps(figures, indent=1) + "\n")
+        files.write(folder / "ecornn.json", json.dumps(figures, indent=1) + "\n")
 
 
 def measure(folder: Path, seconds: float) -> None:
@@ -72,7 +72,7 @@ def measure(folder: Path, seconds: float) -> None:
         report.times.append(row)
         write(str(row.case))
     batch, hidden = product_layout.HIT_RATE_SHAPE
-    report.hit_rates = {layout: hit_rate.measure(batch, hidden, layout) for layout in product_layout.LAYOUTS}
+    report.hit_rates = {layout: product_layout.measure_hit_rate(batch, hidden, layout) for layout in product_layout.LAYOUTS}
     write("hit rates")
 
 

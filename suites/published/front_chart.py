@@ -21,15 +21,12 @@ from pytest_ecornn.suites.published import deepbench
 from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.bars import mean_ratio
 from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, TIMING_MODES, precision_of
-from pytest_ecornn.suites.published.common.report_files import from_json
-from pytest_ecornn.suites.published.deepbench_parts.dense_tables import series_of
-from pytest_ecornn.suites.published.deepbench_parts.problem_times import PASSES, ProblemTimes
+from pytest_ecornn.suites.published.common.parted import from_json
+from pytest_ecornn.suites.published.deepbench_parts.problem_times import PASSES, ProblemTimes, series_of
 from pytest_ecornn.suites.published.language_model_parts import throughput
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE
 from pytest_ecornn.suites.published.persistent_parts import persistent_flashrnn, persistent_times
 from pytest_ecornn.suites.published.scan_parts import scan_peers
-from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD
-from pytest_ecornn.suites.published.scan_parts.scan_peer_tables import best_ratio
 from pytest_ecornn.suites.published.sparse_parts import sparse_times
 
 REPORTS = ("persistent", "sparse", "scan", "language_model", "deepbench")
@@ -100,7 +97,7 @@ def sparse_series(rows: dict[str, Any]) -> list[Series]:
     times = from_json(list[case_times.Row], rows["times"])
     baselines: dict[str, Callable[[case_times.Row], Ratio | None]] = {
         "over cuDNN": lambda row: row.cells[REPLAYED][sparse_times.OURS].over_it.get(sparse_times.CUDNN),
-        "over the fastest other": _over_fastest,
+        "over the fastest other": lambda row: best[1] if (best := sparse_times.fastest_baseline(row)) else None,
         "over persistent_gpu": sparse_times.speedup_over_dense,
     }
     return [
@@ -108,11 +105,6 @@ def sparse_series(rows: dict[str, Any]) -> list[Series]:
         for name, ratio in baselines.items()
         for density in _DENSITIES
     ]
-
-
-def _over_fastest(row: case_times.Row) -> Ratio | None:
-    best = sparse_times.fastest_baseline(row)
-    return best[1] if best else None
 
 
 def scan_series(rows: dict[str, Any]) -> list[Series]:
@@ -149,7 +141,7 @@ def _passes(times: ProblemTimes) -> list[str]:
 
 
 def _over_best_peer(row: scan_peers.Row, way: str) -> Ratio | None:
-    ratios = [ratio for layout in (BTD, BCT) if (ratio := best_ratio(row, layout, way))]
+    ratios = [ratio for layout in scan_peers.BARS if (ratio := scan_peers.best_ratio(row, layout, way))]
     return min(ratios, key=lambda ratio: ratio.ratio) if ratios else None
 
 

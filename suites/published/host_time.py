@@ -18,10 +18,9 @@ from pytest_ecornn.measurement.measurement import gc_disabled
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common import wall_clock
-from pytest_ecornn.suites.published.common.alternating import Replay
-from pytest_ecornn.suites.published.common.bars import MaxTarget, format_ratio
-from pytest_ecornn.suites.published.common.item_rows import measure_rest, reason
+from pytest_ecornn.suites.published.common.alternating import Replay, sample, sample_launches
+from pytest_ecornn.suites.published.common.bars import MaxTarget, Times, format_ratio
+from pytest_ecornn.suites.published.common.item_rows import attempt_each, measure_rest
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
 from pytest_ecornn.suites.published.selection_parts.problems import AUTO, BASELINE, SelectionProblem, make_module, precision_set
 
@@ -29,8 +28,6 @@ PERSISTENT = "persistent_gpu"
 ARMS = (BASELINE, PERSISTENT, AUTO)
 _ROUNDS, _BLOCK_US, _MAX_CALLS = 15, 2e5, 200
 _WARM_CALLS = 30
-
-Times = tuple[float, float, float]
 
 
 def _problem(cell: str, layers: int, hidden: int, batch: int, steps: int, precision: str, *options: str) -> SelectionProblem:
@@ -85,34 +82,22 @@ def measure(
 
 
 def _row(problem: SelectionProblem, device: torch.device) -> Row:
-    calls: dict[str, Callable[[], Any]] = {}
-    reasons: dict[str, str] = {}
+    def warm_step(name: str) -> Callable[[], Any]:
+        step = make_step(problem, make_module(problem, name, device), device)
+        for _ in range(_WARM_CALLS):
+            step()
+        return step
+
     with precision_set(problem):
-        for name in ARMS:
-            try:
-                calls[name] = make_step(problem, make_module(problem, name, device), device)
-                for _ in range(_WARM_CALLS):
-                    calls[name]()
-            except Exception as error:  # one arm's failure must not end the others' measurement
-                calls.pop(name, None)
-                reasons[name] = reason(error)
+        calls, reasons = attempt_each(ARMS, warm_step)
         with gc_disabled():
-            samples, launches = wall_clock.sample_launches(calls, device, _ROUNDS, _BLOCK_US, _MAX_CALLS)
-            graphs = _graphs(calls) if device.type == "cuda" else {}
-            replays = wall_clock.sample(graphs, device, _ROUNDS, _BLOCK_US, _MAX_CALLS)
+            samples, launches = sample_launches(calls, device, _ROUNDS, _BLOCK_US, _MAX_CALLS)
+            graphs, missing = attempt_each(calls if device.type == "cuda" else (), lambda name: Replay(calls[name]))
+            for name, why in missing.items():
+                print(f"{name} has no graph: {why}", flush=True)
+            replays = sample(graphs, device, _ROUNDS, _BLOCK_US, _MAX_CALLS)
     timed = partial(_arm, samples, launches, replays)
     return Row(problem, {name: timed(name) if name in calls else ArmTime(reason=reasons[name]) for name in ARMS})
-
-
-def _graphs(calls: Mapping[str, Callable[[], Any]]) -> dict[str, Replay]:
-    """A graph of each call; what cannot be captured has none."""
-    graphs = {}
-    for name, call in calls.items():
-        try:
-            graphs[name] = Replay(call)
-        except Exception as error:  # one arm's failure must not end the others' measurement
-            print(f"{name} has no graph: {reason(error)}", flush=True)
-    return graphs
 
 
 Samples = Mapping[str, Sequence[float]]
@@ -144,7 +129,8 @@ def make_step(problem: SelectionProblem, module: nn.Module, device: torch.device
     return infer if problem.mode == "inference" else train
 
 
-TARGETS = dict(zip(PROBLEMS, ((AUTO, 0.6), (AUTO, 0.8), (PERSISTENT, 1.0), (AUTO, 1.0)), strict=True))
+_BARS = ((AUTO, MaxTarget(0.6)), (AUTO, MaxTarget(0.8)), (PERSISTENT, MaxTarget(1.0)), (AUTO, MaxTarget(1.0)))
+TARGETS = dict(zip(PROBLEMS, _BARS, strict=True))
 
 
 def render(rows: Sequence[Row]) -> str:
@@ -165,9 +151,8 @@ def render(rows: Sequence[Row]) -> str:
 
 
 def _cells(row: Row, name: str, arm: ArmTime) -> list[str]:
-    ratio = format_ratio(arm.over_baseline) if arm.over_baseline else "-"
-    times = [_median(found) for found in (arm.called_us, arm.host_us, arm.replayed_us)]
-    return [escape(str(row.problem)), row.problem.mode, name, times[0], ratio, *times[1:]]
+    called, *others = [_median(found) for found in (arm.called_us, arm.host_us, arm.replayed_us)]
+    return [escape(str(row.problem)), row.problem.mode, name, called, format_ratio(arm.over_baseline), *others]
 
 
 def _median(found: Times | None) -> str:
@@ -176,19 +161,13 @@ def _median(found: Times | None) -> str:
 
 def targets(rows: Sequence[Row]) -> str:
     """Returns a table of the bars and what was measured."""
-    lines = list(_target_lines(rows))
-    return table(("step", "figure", "measured", "bar", "holds"), lines) if lines else ""
-
-
-def _target_lines(rows: Sequence[Row]) -> Iterator[list[str]]:
+    lines = []
     for row in rows:
-        if row.problem not in TARGETS:
-            continue
-        name, limit = TARGETS[row.problem]
-        if ratio := row.arms[name].over_baseline:
-            bar = MaxTarget(limit)
-            found = ratio.ratio, ratio.low, ratio.high
-            yield [escape(row.label), f"{name} over {BASELINE}", format_ratio(ratio), str(bar), bar.is_met(found)]
+        name, bar = TARGETS.get(row.problem, ("", MaxTarget(0.0)))
+        if name and (ratio := row.arms[name].over_baseline):
+            is_met = bar.is_met((ratio.ratio, ratio.low, ratio.high))
+            lines.append([escape(row.label), f"{name} over {BASELINE}", format_ratio(ratio), str(bar), is_met])
+    return table(("step", "figure", "measured", "bar", "holds"), lines) if lines else ""
 
 
 def make_plan(problems: Sequence[SelectionProblem] = PROBLEMS, device: str = "cuda") -> ReportPlan:
@@ -205,11 +184,7 @@ def make_plan(problems: Sequence[SelectionProblem] = PROBLEMS, device: str = "cu
 
 
 PLAN = make_plan()
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    return PLAN.main((__doc__ or "").splitlines()[0], arguments)
-
+main = partial(PLAN.main, __doc__)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -11,6 +11,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,9 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.on_cuda import exit_code
-from pytest_ecornn.suites.published.common.alternating import Replay
+from pytest_ecornn.suites.published.common.alternating import Replay, sample
 from pytest_ecornn.suites.published.common.bars import format_ratio, geometric_mean
-from pytest_ecornn.suites.published.common.report_files import read_report, write_report
-from pytest_ecornn.suites.published.common.wall_clock import sample
+from pytest_ecornn.suites.published.common.parted import read_report, write_report
 from pytest_ecornn.suites.published.selection_parts import problems
 from pytest_ecornn.suites.published.selection_parts.problems import (
     BASELINE,
@@ -137,24 +137,16 @@ def summary(rows: Sequence[KernelRow]) -> str:
     header = ["problems", "precision", "mode", "timed", "not run", "cuDNN over persistent_gpu, geometric mean", "lowest",
               "1.0 or more", "99 % below 1.0"]  # fmt: skip
     lines = []
-    for name in SETS:
-        for precision in PRECISIONS:
-            for mode in MODES:
-                group = [row for row in rows if _key(row) == (name, precision, mode)]
-                ratios = [row.over_cudnn for row in group if row.over_cudnn]
-                if not ratios:
-                    continue
-                values = [ratio.ratio for ratio in ratios]
-                lines.append([
-                    name, precision, mode, str(len(ratios)), str(len(group) - len(ratios)), f"{geometric_mean(values):.2f}",
-                    f"{min(values):.2f}", f"{sum(value >= 1 for value in values)} of {len(values)}",
-                    str(sum(ratio.high < 1 for ratio in ratios)),
-                ])  # fmt: skip
+    for key in product(SETS, PRECISIONS, MODES):
+        group = [row for row in rows if (row.problem.set, row.problem.precision, row.problem.mode) == key]
+        if not (ratios := [row.over_cudnn for row in group if row.over_cudnn]):
+            continue
+        values = [ratio.ratio for ratio in ratios]
+        lines.append([
+            *key, str(len(ratios)), str(len(group) - len(ratios)), f"{geometric_mean(values):.2f}", f"{min(values):.2f}",
+            f"{sum(value >= 1 for value in values)} of {len(values)}", str(sum(ratio.high < 1 for ratio in ratios)),
+        ])  # fmt: skip
     return table(header, lines, header[3:]).strip()
-
-
-def _key(row: KernelRow) -> tuple[str, str, str]:
-    return row.problem.set, row.problem.precision, row.problem.mode
 
 
 def _section(name: str, rows: Sequence[KernelRow]) -> str:

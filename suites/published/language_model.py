@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
-from pytest_ecornn.suites.published.language_model_parts import losses, throughput, throughput_tables, training
+from pytest_ecornn.suites.published.language_model_parts import losses, throughput, training
 from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, Corpus
 
 VOCABULARIES = (10_000, 33_278)  # of PTB and of WikiText-2
@@ -34,9 +34,7 @@ def make_plan(corpora: Sequence[Corpus], device: str = "cuda") -> ReportPlan:
         "EcoRNN's language models on this machine",
         schema_version=1,
         parts={
-            "words": Section(
-                rates, throughput_tables.render, 0.6, throughput_tables.figures, throughput.Row, True, tuple(PRECISIONS)
-            ),
+            "words": Section(rates, throughput.render, 0.6, throughput.figures, throughput.Row, True, PRECISIONS),
             "losses": Section(curves, losses.render_curves, 0.3, row=losses.CurveRow, is_resumable=True),
             "seeds": Section(seeds, losses.render_seeds, 0.1, row=losses.SeedRow, is_resumable=True),
         },
@@ -57,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plan = make_plan([training.read(text)]) if text else PLAN
     except (OSError, ValueError) as error:
         options.error(str(error))
-    return plan.main((__doc__ or "").splitlines()[0], arguments, options)
+    return plan.main(__doc__, arguments, options)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,8 @@ on several, each process has its own by CUDA_VISIBLE_DEVICES and its --parts, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
-from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
 from pytest_ecornn.suites.published.persistent_parts import (
     persistent_flashrnn,
@@ -24,27 +23,16 @@ PLAN = ReportPlan(
     "persistent_gpu on this machine",
     schema_version=1,
     parts={  # the cheap ones first, and last what may be compiled for minutes
-        "host": Section(persistent_host.measure, persistent_host.render, row=persistent_host.Row, share=0.1),
-        "steps": Section(persistent_steps.measure, persistent_steps.render, row=persistent_steps.Row, share=0.15),
-        "memory": Section(persistent_memory.measure, persistent_memory.render, row=persistent_memory.Row, share=0.1),
-        "times": Section(
-            persistent_times.measure,
-            persistent_times.render,
-            row=case_times.Row,
-            is_resumable=True,
-            groups=tuple(persistent_times.GROUPS),
-            share=0.6,
-        ),
-        "flashrnn": Section(persistent_flashrnn.measure, persistent_flashrnn.render, row=persistent_flashrnn.Row, share=0.05),
+        "host": Section.of(persistent_host, 0.1),
+        "steps": Section.of(persistent_steps, 0.15),
+        "memory": Section.of(persistent_memory, 0.1),
+        "times": Section.of(persistent_times, 0.6, is_resumable=True, groups=tuple(persistent_times.GROUPS)),
+        "flashrnn": Section.of(persistent_flashrnn, 0.05),
     },
     order=("times", "steps", "flashrnn", "host", "memory"),
     seconds=540.0,
 )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    return PLAN.main((__doc__ or "").splitlines()[0], arguments)
-
+main = partial(PLAN.main, __doc__)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -7,14 +7,13 @@ after every step, so that what was measured outlives a run that is cut short. So
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
 from pytest_ecornn.suites.published.scan_parts import (
     scan_bandwidth,
     scan_errors,
     scan_layer,
-    scan_peer_tables,
     scan_peers,
     scan_times,
 )
@@ -24,20 +23,16 @@ PLAN = ReportPlan(
     "minGRU and minLSTM by scan on this machine",
     schema_version=2,  # of 1 the peers' peaks are beyond their pre-activations
     parts={  # the cheap ones first
-        "layer": Section(scan_layer.measure, scan_layer.render, 0.1, row=scan_layer.Row),
-        "errors": Section(scan_errors.measure, scan_errors.render, 0.05, scan_errors.figures, scan_errors.Row),
-        "bandwidth": Section(scan_bandwidth.measure, scan_bandwidth.render, 0.1, row=scan_bandwidth.Row),
-        "times": Section(scan_times.measure, scan_times.render, 0.3, scan_times.figures, scan_times.Row),
-        "peers": Section(scan_peers.measure, scan_peer_tables.render, 0.45, row=scan_peers.Row),
+        "layer": Section.of(scan_layer, 0.1),
+        "errors": Section.of(scan_errors, 0.05),
+        "bandwidth": Section.of(scan_bandwidth, 0.1),
+        "times": Section.of(scan_times, 0.3),
+        "peers": Section.of(scan_peers, 0.45),
     },
     order=("times", "errors", "bandwidth", "peers", "layer"),
     seconds=330.0,
 )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    return PLAN.main((__doc__ or "").splitlines()[0], arguments)
-
+main = partial(PLAN.main, __doc__)
 
 if __name__ == "__main__":
     raise SystemExit(main())

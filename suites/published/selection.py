@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from pytest_ecornn.suites.published.common.report_files import read_report, write_report
+from pytest_ecornn.suites.published.common.parted import read_report, write_report
 from pytest_ecornn.suites.published.selection_parts import problems, selection_tables
 from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
 from pytest_ecornn.suites.published.selection_parts.selection_tables import SelectionRow
@@ -61,17 +61,15 @@ def selected(sets: Sequence[str], seed: int, count: int) -> list[SelectionProble
 
 def measure(report: Report, todo: Sequence[SelectionProblem], device: torch.device, deadline: float, folder: Path) -> None:
     """Measures problems until the deadline, then once more those that look slow."""
-    start, confidence = time.monotonic(), 1 - (1 - FAMILY_CONFIDENCE) / max(1, 2 * len(todo))
+    start, before_s, confidence = time.monotonic(), report.seconds, 1 - (1 - FAMILY_CONFIDENCE) / max(1, 2 * len(todo))
     report.rows = [row for row in report.rows if row.called is not None]
     done = {row.problem for row in report.rows}
 
     def write(line: str) -> None:
-        report.seconds += time.monotonic() - write_start[0]
-        write_start[0] = time.monotonic()
+        report.seconds = before_s + time.monotonic() - start
         report.write(folder)
         print(f"{time.monotonic() - start:4.0f} s  {line}", flush=True)
 
-    write_start = [start]
     for problem in todo:
         if problem in done:
             continue

@@ -6,9 +6,8 @@ every row, so that what was measured outlives a run that is cut short: --resume 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
-from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
 from pytest_ecornn.suites.published.sparse_parts import sparse_capacity, sparse_techniques, sparse_times
 
@@ -17,25 +16,14 @@ PLAN = ReportPlan(
     "sparse_persistent_gpu on this machine",
     schema_version=1,
     parts={
-        "capacity": Section(sparse_capacity.measure, sparse_capacity.render, row=sparse_capacity.Row, share=0.1),
-        "techniques": Section(sparse_techniques.measure, sparse_techniques.render, row=sparse_techniques.Row, share=0.2),
-        "times": Section(
-            sparse_times.measure,
-            sparse_times.render,
-            row=case_times.Row,
-            is_resumable=True,
-            groups=sparse_times.DTYPES,
-            share=0.7,
-        ),
+        "capacity": Section.of(sparse_capacity, 0.1),
+        "techniques": Section.of(sparse_techniques, 0.2),
+        "times": Section.of(sparse_times, 0.7, is_resumable=True, groups=sparse_times.DTYPES),
     },
     order=("times", "techniques", "capacity"),
     seconds=540.0,
 )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    return PLAN.main((__doc__ or "").splitlines()[0], arguments)
-
+main = partial(PLAN.main, __doc__)
 
 if __name__ == "__main__":
     raise SystemExit(main())

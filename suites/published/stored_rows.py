@@ -15,6 +15,7 @@ from pytest_ecornn.results.run_info import check_fingerprint
 from pytest_ecornn.results.statistics import Ratio, verdict
 from pytest_ecornn.suites.published import stored
 from pytest_ecornn.suites.published.common import case_times
+from pytest_ecornn.suites.published.common.bars import Times
 from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED
 from pytest_ecornn.suites.published.selection import Report as SelectionReport
 from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
@@ -24,7 +25,6 @@ _SELECTION = "selection"  # the name of its files begins so
 _BASELINE, _AUTO = "torch.nn", "auto"
 _MARGINS = {"timing": clocks.CudaEventTimer.equivalence_margin, "replay": clocks.CudaGraphTimer.equivalence_margin}
 _COLUMNS = {CALLED: "timing", REPLAYED: "replay"}
-Times = tuple[float, float, float]  # median, low, high
 
 
 def load(path: Path) -> list[Row]:
@@ -79,24 +79,15 @@ def _of_parts(path: Path) -> Iterator[Row]:
 
 def _of_cells(measured: case_times.Row) -> Iterator[Row]:
     """A row for each implementation; the first of those that others are compared with is the baseline."""
-    names = dict.fromkeys(name for cells in measured.cells.values() for name in cells)
-    for name in names:
-        cells = {_COLUMNS[way]: of_way[name] for way, of_way in measured.cells.items() if name in of_way}
-        times = {column: cell.time_us for column, cell in cells.items() if cell.time_us}
-        if not times:
-            continue
+    for name in dict.fromkeys(name for cells in measured.cells.values() for name in cells):
         row = _row(name, measured.case)
-        for column, time_us in times.items():
-            others = {other: ratio for other, ratio in cells[column].over_it.items() if other != name}
-            base_us = {other: _time(measured, column, other) for other in others}
-            setattr(row, column, _timing(time_us, column, others, base_us))
-        yield row
-
-
-def _time(measured: case_times.Row, column: str, name: str) -> float:
-    (way,) = (way for way, of_way in _COLUMNS.items() if of_way == column)
-    time_us = measured.cells[way][name].time_us
-    return time_us[0] if time_us else 0.0
+        for way, cells in measured.cells.items():
+            if name in cells and (time_us := cells[name].time_us):
+                others = {other: ratio for other, ratio in cells[name].over_it.items() if other != name}
+                base_us = {other: times[0] if (times := cells[other].time_us) else 0.0 for other in others}
+                setattr(row, _COLUMNS[way], _timing(time_us, _COLUMNS[way], others, base_us))
+        if row.timing or row.replay:
+            yield row
 
 
 def _of_selection(path: Path) -> Iterator[Row]:

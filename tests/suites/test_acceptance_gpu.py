@@ -24,9 +24,8 @@ from pytest_ecornn.measurement.replay import Graph
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites import acceptance_gpu
-from pytest_ecornn.suites.promises import agreement, captured, first_use, verdicts
-from pytest_ecornn.suites.promises.captured import CapturedImplementation
-from pytest_ecornn.suites.promises.verdicts import SpinKernelModel
+from pytest_ecornn.suites.promises import agreement, first_use, verdicts
+from pytest_ecornn.suites.promises.verdicts import CapturedImplementation, SpinKernelModel
 from pytest_ecornn.system import machine
 from pytest_ecornn.verification.verification import Candidate
 from tests.helpers.fake_graphs import CountingClock, built, fake_graph
@@ -97,7 +96,7 @@ def test_what_does_not_run_leaves_a_reason(monkeypatch: pytest.MonkeyPatch) -> N
     row = agreement.row(SMALL, "cudnn", FakeDoBench(), 3)
     assert row.reason == "cuDNN runs on a CUDA device"
     assert "- cudnn, lstm-T3-B2-H5-float32: cuDNN runs" in agreement.render([row])
-    assert captured.reason_of(RuntimeError("one\ntwo")) == "RuntimeError: one"
+    assert verdicts.reason_of(RuntimeError("one\ntwo")) == "RuntimeError: one"
 
 
 def made_up_rows() -> list[agreement.Row]:

@@ -26,8 +26,7 @@ from pytest_ecornn.implementations.sparse_persistent_gpu import heuristics
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import SparseConfig
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.suites import soak_gpu
-from pytest_ecornn.suites.promises.repeats import Repeated, Tally, repeat
-from pytest_ecornn.suites.soak_gpu import jittered
+from pytest_ecornn.suites.soak_gpu import Repeated, Tally, jittered, repeat
 from tests.helpers import persistent
 from tests.helpers.kernel_forms import copied, source_of, variants
 from tests.helpers.persistent import plant_fault

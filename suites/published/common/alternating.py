@@ -1,19 +1,25 @@
-"""Times of several ways to do one thing on a CUDA device, in blocks that alternate: A B C C B A, each block between two events.
+"""Times of several ways to do one thing, in blocks that alternate: by a CUDA device's events, A B C C B A, or by wall clock.
 
 A ratio is taken of blocks of one round, so that what drifts over the run (clocks, the host's other work) is in both.
 """
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
+from random import Random
 from typing import Any
 
 import torch
 
+from pytest_ecornn.measurement.measurement import gc_disabled
+
 BLOCK_US = 3e3
+_UNTIMED = 2  # calls before a block by the wall clock
+_MAX_CALLS = 64  # in such a block
+Calls = Mapping[str, Callable[[], Any]]
 
 
 @dataclass
@@ -57,18 +63,12 @@ class Arm:
 
 def measure_interleaved(arms: Sequence[Arm], rounds: int) -> None:
     """Adds `rounds` samples to each arm; every other round runs backwards."""
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
+    with gc_disabled():
         for arm in arms:
             arm.calibrate()
         for number in range(rounds):
             for arm in reversed(arms) if number % 2 else arms:
                 arm.run_block()
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class Replay:
@@ -87,3 +87,49 @@ class Replay:
 
     def __call__(self) -> None:
         self._graph.replay()
+
+
+def sample(
+    calls: Calls, device: torch.device, rounds: int, block_us: float, max_calls: int = _MAX_CALLS
+) -> dict[str, list[float]]:
+    """Wall-clock times in us of each call, one a round, by name. The device is idle before and after each block.
+
+    A block lasts about `block_us`, and is of one call to `max_calls`.
+    """
+    return sample_launches(calls, device, rounds, block_us, max_calls)[0]
+
+
+def sample_launches(
+    calls: Calls, device: torch.device, rounds: int, block_us: float, max_calls: int = _MAX_CALLS
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """The times of `sample`, and of the same blocks the times until the calls have returned."""
+    counts = {name: _calls_per_block(call, device, block_us, max_calls) for name, call in calls.items()}
+    done: dict[str, list[float]] = {name: [] for name in calls}
+    returned: dict[str, list[float]] = {name: [] for name in calls}
+    order, random = list(calls), Random(0)
+    for _ in range(rounds):
+        random.shuffle(order)  # none is always after the same one
+        for name in order:
+            for _ in range(_UNTIMED):
+                calls[name]()
+            done_us, returned_us = _block_us(calls[name], counts[name], device)
+            done[name].append(done_us)
+            returned[name].append(returned_us)
+    return done, returned
+
+
+def _calls_per_block(call: Callable[[], Any], device: torch.device, block_us: float, max_calls: int) -> int:
+    return max(1, min(max_calls, ceil(block_us / max(_block_us(call, 2, device)[0], 1.0))))
+
+
+def _block_us(call: Callable[[], Any], count: int, device: torch.device) -> tuple[float, float]:
+    """Time of a call in us until the device is done, and until the calls have returned."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    returned = time.perf_counter()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - start) * 1e6 / count, (returned - start) * 1e6 / count

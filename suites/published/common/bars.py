@@ -10,6 +10,7 @@ from pytest_ecornn.results.formatting import ratio_interval
 from pytest_ecornn.results.statistics import Ratio
 
 YES, NO, UNCLEAR = "yes", "no", "unclear"  # the bar lies within the interval
+Times = tuple[float, float, float]  # median, low, high
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -49,7 +50,7 @@ class MaxTarget:
     def __str__(self) -> str:
         return f"at most {self.limit:.3g}"
 
-    def is_met(self, found: tuple[float, float, float]) -> str:
+    def is_met(self, found: Times) -> str:
         """found: the figure and its interval."""
         _, low, high = found
         if high <= self.limit:
@@ -57,11 +58,6 @@ class MaxTarget:
         return NO if low > self.limit else UNCLEAR
 
 
-def format_ratio(ratio: Ratio) -> str:
-    """The ratio with its interval."""
-    return ratio_interval(ratio.ratio, ratio.low, ratio.high)
-
-
-def interval(found: tuple[float, float, float]) -> str:
-    """A figure with its interval, all to the same digits."""
-    return ratio_interval(*found)
+def format_ratio(ratio: Ratio | None) -> str:
+    """The ratio with its interval, or a dash."""
+    return ratio_interval(ratio.ratio, ratio.low, ratio.high) if ratio else "-"

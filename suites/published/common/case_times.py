@@ -1,16 +1,19 @@
 """Times of several implementations on a case: verified, then as called and replayed from CUDA graphs, all taking turns.
 
-By the harness's own clocks and arms, as a row of `pytest --ecornn-bench` is measured.
+An implementation is built for a case and found right on it as called, or there is a reason why there is none to time. Times are
+by the harness's own clocks and arms, as a row of `pytest --ecornn-bench` is measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import Any
 
 import torch
 
-from pytest_ecornn.contract import Case
+from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.measurement import clocks, measurement
 from pytest_ecornn.measurement.capture import MAX_CALL_SECONDS, graph_arms
 from pytest_ecornn.measurement.clocks import CudaGraphTimer, Timer
@@ -18,16 +21,68 @@ from pytest_ecornn.measurement.measurement import Arm, Timeable, gc_disabled
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import GraphArm
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.item_rows import measure_rest
-from pytest_ecornn.suites.published.common.verified import failure_text, prepared, times_in_build
+from pytest_ecornn.run.discovery import ImplementationInfo, discover
+from pytest_ecornn.run.items.items import build_and_compare
+from pytest_ecornn.suites.published.common.item_rows import ItemRow, measure_rest
+from pytest_ecornn.system.error_line import error_line
 from pytest_ecornn.system.gpus.lock import device_lock
 from pytest_ecornn.system.locking import MachineLock
-from pytest_ecornn.verification.verification import Candidate, expected
+from pytest_ecornn.verification.calls import Call, WrongResult
+from pytest_ecornn.verification.comparison import TensorCheck
+from pytest_ecornn.verification.outcomes import SkipCheck
+from pytest_ecornn.verification.verification import Candidate, expected, failure_message
 
 CALLED, REPLAYED = "as called", "graph replay"
 TIMING_MODES = (CALLED, REPLAYED)
 NOT_CALLED, NO_GRAPHS = "not timed as called", "no CUDA graphs on a CPU"
+WRONG = "wrong"
 _SECONDS = 1.0  # for the fewest rounds that an interval needs; slower calls get fewer
+Build = Callable[[ImplementationInfo, Case], tuple[Candidate, list[TensorCheck]]]
+
+
+@cache
+def _found() -> dict[str, ImplementationInfo]:
+    return discover([])
+
+
+def times_in_build(name: str) -> bool:
+    """Whether an implementation of that name times something when it is built."""
+    return name in _found() and _found()[name].cls.times_in_build
+
+
+def prepared(case: Case, names: Sequence[str], build: Build = build_and_compare) -> dict[str, Candidate | str]:
+    """Returns by name a candidate that passed, WRONG, or why it does not run the case. Prints each failure in full."""
+    return {name: _prepared(name, case, build) for name in names}
+
+
+def _prepared(name: str, case: Case, build: Build) -> Candidate | str:
+    if name not in _found():
+        return "absent from this version"
+    try:
+        candidate, comparisons = build(_found()[name], case)
+        return failure_text(candidate, comparisons) or candidate
+    except (SkipCheck, Unsupported) as error:
+        return str(error)
+    except WrongResult as error:
+        return _print_failure(f"{name} is wrong on {case}: {error}")
+    except Exception as error:  # one implementation's failure must not end the others' measurement
+        return f"raised {error_line(error)}"
+
+
+def failure_text(candidate: Candidate, comparisons: list[TensorCheck]) -> str:
+    """WRONG where a comparison failed, after printing it; empty otherwise."""
+    message = failure_message(candidate.name, candidate.case, comparisons)
+    return _print_failure(message) if message else ""
+
+
+def _print_failure(message: str) -> str:
+    print(message, flush=True)
+    return WRONG
+
+
+def call_of(candidate: Candidate) -> Callable[[], Any]:
+    """One call on the case's own problem: the layer, in training mode with the gradient of every input and weight."""
+    return partial(Call(replace(expected(candidate.case).problem, weights=candidate.weights)).forward_backward, candidate.layer)
 
 
 @dataclass(frozen=True)
@@ -43,15 +98,11 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(ItemRow):
     """One case; cells by way (WAYS) and implementation."""
 
     case: Case
     cells: dict[str, dict[str, Cell]] = field(default_factory=dict)
-
-    @property
-    def label(self) -> str:
-        return str(self.case)
 
 
 @dataclass(frozen=True)

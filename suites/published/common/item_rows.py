@@ -21,12 +21,20 @@ Item = TypeVar("Item")
 Row = TypeVar("Row")
 
 
+class ItemRow:
+    """A row by the name of its first field, the item that it is of."""
+
+    @property
+    def label(self) -> str:
+        return str(next(iter(vars(self).values())))
+
+
 class Unavailable(Exception):
     """One line: why there is no such thing here."""
 
 
 def import_optional(module: str, name: str) -> Any:
-    """`name` of a module of the implementations. Raises Absent where there is no such module, or a package that it needs."""
+    """`name` of a module of the implementations. Raises Unavailable where it, or a package that it needs, is absent."""
     path = f"{_IMPLEMENTATIONS}.{module}"
     if importlib.util.find_spec(path) is None:
         raise Unavailable("absent from this version")
@@ -51,7 +59,7 @@ def reason(error: BaseException) -> str:
 def measure_each(
     items: Iterable[Item], deadline: float, row: Callable[[Item], Row], without: Callable[[Item, str], Row]
 ) -> Iterator[Row]:
-    """A row for each; of those that begin after `deadline` (of time.monotonic), or fail, one `unmeasured_row`, with why."""
+    """A row for each; of those that begin after `deadline` (of time.monotonic), or fail, one `without` figures, with why."""
     for item in items:
         if time.monotonic() >= deadline:
             yield without(item, NOT_REACHED)
@@ -75,3 +83,15 @@ def measure_rest(
     yield from earlier
     measured = {item_of(one) for one in earlier}
     yield from measure_each([item for item in items if item not in measured], deadline, row, without)
+
+
+def attempt_each(names: Iterable[str], make: Callable[[str], Item]) -> tuple[dict[str, Item], dict[str, str]]:
+    """What `make` returns of each name, and why others failed: one's failure must not end the others' measurement."""
+    made: dict[str, Item] = {}
+    reasons: dict[str, str] = {}
+    for name in names:
+        try:
+            made[name] = make(name)
+        except Exception as error:
+            reasons[name] = reason(error)
+    return made, reasons

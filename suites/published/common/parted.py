@@ -1,7 +1,8 @@
 """A report in parts: each measured for a share of the time allowed, the whole written anew after every row that was measured.
 
 What was measured so outlives a run that is cut short, and a part that fails says why while the others go on. A later run may
-take over what an earlier one has measured. `python -m pytest_ecornn join` unites what several have measured apart.
+take over what an earlier one has measured. `python -m pytest_ecornn join` unites what several have measured apart. A report has
+two files: Markdown to read, and JSON from which it is continued or joined.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import time
+import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import torch
 
@@ -21,15 +24,52 @@ from pytest_ecornn.reporting import files
 from pytest_ecornn.reporting.markdown_syntax import document, escape
 from pytest_ecornn.results.run_info import check_fingerprint
 from pytest_ecornn.results.shard import Shard, shard_argument
+from pytest_ecornn.results.typed_json import field_types
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED, OUT_OF_MEMORY, reason
-from pytest_ecornn.suites.published.common.report_files import from_json
 from pytest_ecornn.system import machine, memory
 from pytest_ecornn.system.gpus.lock import gpu_id
 
 _SAME = ("commit", "dirty", "version", "packages")  # of two machines, for rows of one to stand in the other's report
 _NEEDED = {"schema_version": int, "machine": dict, "allocator": str, "ended": dict, "rows": dict}  # of a report's JSON
 _OWN = Path()  # --resume without a file
+Read = TypeVar("Read")
+
+
+def from_json(kind: Any, value: Any) -> Any:
+    """`value` as `kind`: a dataclass, dict, list, tuple or optional one of such, or what JSON has itself.
+
+    A field that was added after `value` was written has its default. Raises TypeError for one without.
+    """
+    if is_dataclass(kind) and isinstance(kind, type):
+        hints = field_types(kind)
+        known = [field.name for field in fields(kind) if field.name in value]
+        return kind(**{name: from_json(hints[name], value[name]) for name in known})
+    origin, given = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return None if value is None else from_json(next(one for one in given if one is not types.NoneType), value)
+    if origin is dict:
+        return {key: from_json(given[1], one) for key, one in value.items()}
+    if origin is list:
+        return [from_json(given[0], one) for one in value]
+    if origin is tuple:
+        return tuple(from_json(of, one) for of, one in zip(given, value, strict=True))
+    return value
+
+
+def write_report(report: Any, markdown: str, folder: Path, name: str, schema_version: int) -> None:
+    """Writes FOLDER/NAME.md and FOLDER/NAME.json. report: a dataclass."""
+    files.write(folder / f"{name}.md", markdown)
+    files.write(folder / f"{name}.json", json.dumps({"schema_version": schema_version, **asdict(report)}) + "\n")
+
+
+def read_report(kind: type[Read], path: Path, schema_version: int) -> Read:
+    """Returns the report that `write_report` wrote. Raises ValueError for one of another schema version."""
+    found = json.loads(path.read_text())
+    if (version := found.pop("schema_version", None)) != schema_version:
+        raise ValueError(f"{path}: expected schema version {schema_version}, got {version}")
+    report: Read = from_json(kind, found)
+    return report
 
 
 @dataclass(frozen=True)
@@ -98,6 +138,12 @@ class Section:
     groups: tuple[str, ...] = ()
     is_sharded: bool = False
 
+    @classmethod
+    def of(cls, module: Any, share: float, **others: Any) -> Section:
+        """The part that a module is: its `measure`, `render` and `Row`, and `figures` where it draws some."""
+        figures = {"figures": module.figures} if hasattr(module, "figures") else {}
+        return cls(module.measure, module.render, share, row=module.Row, **figures, **others)
+
     def rows(self, deadline: float, earlier: Sequence[Any], groups: Sequence[str], shard: Shard | None) -> Iterator[Any]:
         given = [*([earlier] if self.is_resumable else []), *([groups] if self.groups else [])]
         return self.measure(deadline, *given, **({"shard": shard} if shard else {}))
@@ -157,20 +203,18 @@ class ReportPlan:
         """
         found = {path: self.read(path) for path in paths}
         first, *_ = found
-        report = Report(self, found[first]["machine"], found[first]["allocator"])
+        whole = Report(self, found[first]["machine"], found[first]["allocator"])
         for path, one in found.items():
-            if different := self._differences(found[first], one):
+            pair = ({**report["machine"], "allocator": report["allocator"]} for report in (found[first], one))
+            if different := machine.same_machine(*pair):
                 raise ValueError(f"{path} cannot be joined: expected (as in {first}) and found: {'; '.join(different)}")
             for name, rows in self.rows(path, one).items():
-                report.rows[name] = merge_rows(report.rows.get(name, []), rows, f"{path}, {name}")
+                whole.rows[name] = merge_rows(whole.rows.get(name, []), rows, f"{path}, {name}")
             for name, why in one["ended"].items():
-                report.ended[name] = "; ".join(dict.fromkeys([*filter(None, [report.ended.get(name)]), why]))
-            report.runs += [run for run in of_report(one) if run not in report.runs]
-        report.runs.sort(key=lambda run: run.began)
-        return report
-
-    def _differences(self, first: dict[str, Any], other: dict[str, Any]) -> list[str]:
-        return machine.same_machine(*({**one["machine"], "allocator": one["allocator"]} for one in (first, other)))
+                whole.ended[name] = "; ".join(dict.fromkeys([*filter(None, [whole.ended.get(name)]), why]))
+            whole.runs += [run for run in of_report(one) if run not in whole.runs]
+        whole.runs.sort(key=lambda run: run.began)
+        return whole
 
     def _load_previous(self, path: Path, report: Report) -> dict[str, list[Any]]:
         """Rows of another run, by part, with what it has not reached. Raises ValueError for another version or kind of GPU."""
@@ -215,15 +259,12 @@ class ReportPlan:
     def deadlines(self, start: float, seconds: float, names: Collection[str]) -> dict[str, float]:
         """Returns each part's deadline, in running order; after it the part begins nothing more. Spare time is the next's."""
         chosen = {name: part.share for name, part in self.parts.items() if name in names}
-        found, spent = {}, 0.0
-        for name, share in chosen.items():
-            spent += share
-            found[name] = start + seconds * spent / sum(chosen.values())
-        return found
+        whole = sum(chosen.values())
+        return {name: start + seconds * spent / whole for name, spent in zip(chosen, accumulate(chosen.values()), strict=True)}
 
-    def main(self, description: str, arguments: Sequence[str] | None, *options: argparse.ArgumentParser) -> int:
-        """The command, which takes the given options as well. Returns its exit code."""
-        parser = self._parser(description, options)
+    def main(self, text: str | None, arguments: Sequence[str] | None = None, *options: argparse.ArgumentParser) -> int:
+        """The command, which takes the given options as well. text: its first line says what it does. Returns the exit code."""
+        parser = self._parser((text or "").partition("\n")[0], options)
         given = parser.parse_args(arguments)
         names = given.parts or list(self.parts)
         if given.shard and (whole := [name for name in self._asked(names) if not self.parts[name].is_sharded]):
@@ -261,7 +302,7 @@ def _fill(found: list[Any], rows: Iterator[Any], earlier: Sequence[Any], write: 
         found.append(row)
         if id(row) in known:
             continue
-        if is_late(row):
+        if NOT_REACHED in repr(row):
             late += 1
         else:
             write(row.label)
@@ -331,10 +372,6 @@ class Report:
         for name in self.rows:
             for file, picture in self._figures(name).items():
                 files.write(folder / file, picture)
-
-
-def is_late(row: Any) -> bool:
-    return NOT_REACHED in repr(row)
 
 
 def missing(row: Any) -> int:

@@ -10,9 +10,9 @@ from itertools import product
 
 from pytest_ecornn.contract import MODES, Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.results.formatting import ratio_interval, significant
+from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import MIN_PAIRS
-from pytest_ecornn.suites.published.common.bars import geometric_mean
+from pytest_ecornn.suites.published.common.bars import format_ratio, geometric_mean
 from pytest_ecornn.suites.published.common.case_times import TIMING_MODES, Row, TimedComparison, precision_of
 
 IMPLEMENTATIONS = ("sequential", "cudnn", "transposed_gpu", "row_major_gpu")
@@ -63,7 +63,7 @@ def _text(row: Row, way: str, name: str) -> str:
     if cell.time_us is None:
         return "-" if (name, row.case.precision) == (DEFAULT, "tf32") else escape(cell.reason)
     over = cell.over_it.get(BASELINE)
-    ratio = "" if over is None or name == BASELINE else f", {ratio_interval(over.ratio, over.low, over.high)}"
+    ratio = "" if over is None or name == BASELINE else f", {format_ratio(over)}"
     return significant(cell.time_us[0], 4) + ratio
 
 

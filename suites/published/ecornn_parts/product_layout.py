@@ -1,10 +1,15 @@
 """EcoRNN's figure of the layout: X W^T, states with a sequence's features side by side, against W X^T, the batch side by side.
 
-Source: EcoRNN, arXiv 1805.08899, the product [64 x 512] x [2048 x 512].
+Times of both, and their L2 hit rates by Nsight Compute on a program that runs just that product. Source: EcoRNN, arXiv
+1805.08899, the product [64 x 512] x [2048 x 512].
 """
 
 from __future__ import annotations
 
+import csv
+import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,10 +20,11 @@ from torch import Tensor
 
 from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.results.formatting import ratio_interval, significant
+from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
-from pytest_ecornn.suites.published.ecornn_parts.hit_rate import HitRate
+from pytest_ecornn.suites.published.common.bars import format_ratio
+from pytest_ecornn.suites.published.common.launches import is_main_product
 
 SHAPES = ((64, 512), (32, 650), (32, 200), (20, 1500), (64, 1500))  # batch, hidden size
 DTYPES = ("float32", "bfloat16", "float16")
@@ -29,6 +35,23 @@ _GATES = 4
 _PRODUCTS = 16  # in one graph
 _OPERANDS = 8  # states and outputs that the products rotate over; W stays, as in the steps of one sequence
 _ROUNDS = 20
+METRIC = "lts__t_sector_hit_rate.pct"
+_NCU_SECONDS = 60
+# The caches are emptied before each kernel: today's L2 would hold both operands whole, the paper's could not hold W.
+_COMMAND = ("ncu", "--clock-control", "none", "--cache-control", "all", "--metrics", METRIC, "--csv")
+_PROGRAM = """
+import sys, torch
+batch, hidden, layout = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+weight = torch.randn(4 * hidden, hidden, device="cuda")
+if layout == "row_major":
+    a, b = torch.randn(batch, hidden, device="cuda"), weight.T
+else:
+    a, b = weight, torch.randn(hidden, batch, device="cuda")
+out = torch.empty(a.shape[0], b.shape[1], device="cuda")
+for _ in range(2):
+    torch.mm(a, b, out=out)
+torch.cuda.synchronize()
+"""
 
 
 @dataclass(frozen=True)
@@ -41,6 +64,15 @@ class Row:
     row_major_us: float
     transposed_us: float
     ratio: Ratio
+
+
+@dataclass(frozen=True)
+class HitRate:
+    """percent: None where there is only a reason. kernel: the one that it was read of."""
+
+    percent: float | None = None
+    kernel: str = ""
+    reason: str = ""
 
 
 def measure() -> list[Row]:
@@ -72,6 +104,42 @@ def _arm(products: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Arm:
     return Arm([Replay(launch)], _PRODUCTS)
 
 
+def measure_hit_rate(batch: int, hidden: int, layout: str) -> HitRate:
+    """Measures the float32 product [B x H] x [4H x H] in a layout: "row_major" (X W^T) or "transposed" (W X^T)."""
+    if shutil.which(_COMMAND[0]) is None:
+        return HitRate(reason="ncu (Nsight Compute) is not on the PATH")
+    command = [*_COMMAND, sys.executable, "-c", _PROGRAM, str(batch), str(hidden), layout]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_NCU_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return HitRate(reason=f"ncu had not finished after {_NCU_SECONDS} s")
+    try:
+        return parse(done.stdout)
+    except ValueError as error:
+        return HitRate(reason=f"{error}; ncu exited with {done.returncode}: {_last_line(done.stdout + done.stderr)}")
+
+
+def parse(text: str) -> HitRate:
+    """The last product of what ncu printed (the last kernel where none is known as one). Raises ValueError for no figure."""
+    lines = text.splitlines()
+    start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
+    rows = [row for row in csv.DictReader(lines[start:]) if row.get("Metric Name") == METRIC]
+    products = [row for row in rows if is_main_product(row["Kernel Name"])]
+    if not rows:
+        raise ValueError(f"no {METRIC} in what ncu printed")
+    last = (products or rows)[-1]
+    try:
+        return HitRate(float(last["Metric Value"].replace(",", "")), last["Kernel Name"])
+    except ValueError:
+        raise ValueError(f"expected {METRIC} as a number, got {last['Metric Value']!r}") from None
+
+
+def _last_line(text: str) -> str:
+    """An error's line where there is one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if "ERR" in line.upper()), lines[-1] if lines else "no output")
+
+
 def render(rows: Sequence[Row], hit_rates: dict[str, HitRate], paper_column: str) -> str:
     """The table, and under it what it does not say. hit_rates: by layout, of LAYOUTS."""
     figures = ("X W^T, us", "W X^T, us", "X W^T over W X^T")
@@ -91,9 +159,8 @@ def render(rows: Sequence[Row], hit_rates: dict[str, HitRate], paper_column: str
 def _cells(row: Row, hit_rates: dict[str, HitRate]) -> list[str]:
     is_published = (row.batch, row.hidden_size) == HIT_RATE_SHAPE and row.dtype == "float32"
     rates = [_percent(hit_rates.get(layout)) if is_published else "-" for layout in LAYOUTS]
-    ratio = ratio_interval(row.ratio.ratio, row.ratio.low, row.ratio.high)
-    times = [significant(row.row_major_us), significant(row.transposed_us)]
-    return [_text((row.batch, row.hidden_size)), row.dtype, *times, ratio, *rates, PAPER if is_published else "-"]
+    figures = [significant(row.row_major_us), significant(row.transposed_us), format_ratio(row.ratio)]
+    return [_text((row.batch, row.hidden_size)), row.dtype, *figures, *rates, PAPER if is_published else "-"]
 
 
 def _text(shape: tuple[int, int]) -> str:

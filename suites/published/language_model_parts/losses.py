@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from statistics import fmean, stdev
 
@@ -11,7 +12,7 @@ import torch
 
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
-from pytest_ecornn.suites.published.common.item_rows import measure_rest, reason
+from pytest_ecornn.suites.published.common.item_rows import attempt_each, measure_rest
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE, OURS, YARDSTICK
 from pytest_ecornn.suites.published.language_model_parts.throughput import HIDDEN
 from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, Corpus, ModelSizes, Training
@@ -32,20 +33,23 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class CurveRow:
-    """All curves of one model in one precision. limits: rms and maximum that the yardstick's own errors allow.
-
-    words: the corpus's source.
-    """
+class ModelRow:
+    """What was measured of one model in one precision. words: the corpus's source."""
 
     sizes: ModelSizes
     words: str
-    arms: dict[str, Curve] = field(default_factory=dict)
-    limits: tuple[float, float] = (0.0, 0.0)
 
     @property
     def label(self) -> str:
-        return f"2 x {self.sizes.hidden}, {self.sizes.precision}, {self.words}"
+        return f"{self.sizes.label}, {self.words}"
+
+
+@dataclass(frozen=True)
+class CurveRow(ModelRow):
+    """All curves. limits: rms and maximum that the yardstick's own errors allow."""
+
+    arms: dict[str, Curve] = field(default_factory=dict)
+    limits: tuple[float, float] = (0.0, 0.0)
 
     def agrees(self, name: str) -> bool:
         curve = self.arms[name]
@@ -53,17 +57,15 @@ class CurveRow:
 
 
 @dataclass(frozen=True)
-class SeedRow:
-    """Final losses of one model in one precision with dropout: of each arm one a seed, or the reason why it has none."""
+class SeedRow(ModelRow):
+    """Final losses with dropout: of each arm one a seed, or the reason why it has none."""
 
-    sizes: ModelSizes
-    words: str
     losses: dict[str, list[float]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
-        return f"2 x {self.sizes.hidden}, {self.sizes.precision}, {self.words}, dropout {self.sizes.dropout:g}"
+        return f"{super().label}, dropout {self.sizes.dropout:g}"
 
     def agrees(self, name: str) -> bool:
         """Whether the mean is as far from the baseline's as both standard deviations together, or nearer."""
@@ -83,14 +85,17 @@ def measure_curves(
     make: Callable[[Corpus, float], list[ModelSizes]] = models,
 ) -> Iterator[CurveRow]:  # fmt: skip
     """Earlier rows, then one for each other model; after `deadline` (of time.monotonic) the reason alone."""
-    return measure_rest(
-        make(corpus, 0.0),
-        earlier,
-        lambda row: row.sizes if row.words == corpus.source else None,
-        deadline,
-        lambda sizes: _curve_row(sizes, corpus, torch.device(device)),
-        lambda sizes, why: CurveRow(sizes, corpus.source, dict.fromkeys(ARMS, Curve(reason=why))),
-    )
+
+    def without(sizes: ModelSizes, why: str) -> CurveRow:
+        return CurveRow(sizes, corpus.source, dict.fromkeys(ARMS, Curve(reason=why)))
+
+    row = partial(_curve_row, corpus=corpus, device=torch.device(device))
+    return measure_rest(make(corpus, 0.0), earlier, partial(_sizes_of, corpus), deadline, row, without)
+
+
+def _sizes_of(corpus: Corpus, row: ModelRow) -> ModelSizes | None:
+    """The model that a row is of, None where it learnt other words."""
+    return row.sizes if row.words == corpus.source else None
 
 
 def _curve_row(sizes: ModelSizes, corpus: Corpus, device: torch.device) -> CurveRow:
@@ -108,12 +113,8 @@ def _curve_row(sizes: ModelSizes, corpus: Corpus, device: torch.device) -> Curve
         RMS_FACTOR * yardstick.rms + RMS_FLOOR * eps / len(exact) ** 0.5,
         MAX_FACTOR * yardstick.maximum + MAX_FLOOR * eps,
     )
-    arms = {}
-    for name in ARMS:
-        try:
-            arms[name] = curve(name)
-        except Exception as error:  # one arm's failure must not end the others' measurement
-            arms[name] = Curve(reason=reason(error))
+    curves, reasons = attempt_each(ARMS, curve)
+    arms = {name: curves[name] if name in curves else Curve(reason=reasons[name]) for name in ARMS}
     return CurveRow(sizes, corpus.source, arms, limits)
 
 
@@ -122,25 +123,19 @@ def measure_seeds(
     make: Callable[[Corpus, float], list[ModelSizes]] = models,
 ) -> Iterator[SeedRow]:  # fmt: skip
     """Yields rows as measure_curves does, with dropout and SEEDS runs of each arm."""
-    return measure_rest(
-        make(corpus, 0.5),
-        earlier,
-        lambda row: row.sizes if row.words == corpus.source else None,
-        deadline,
-        lambda sizes: _seed_row(sizes, corpus, torch.device(device)),
-        lambda sizes, why: SeedRow(sizes, corpus.source, {}, dict.fromkeys(ARMS, why)),
-    )
+
+    def without(sizes: ModelSizes, why: str) -> SeedRow:
+        return SeedRow(sizes, corpus.source, {}, dict.fromkeys(ARMS, why))
+
+    row = partial(_seed_row, corpus=corpus, device=torch.device(device))
+    return measure_rest(make(corpus, 0.5), earlier, partial(_sizes_of, corpus), deadline, row, without)
 
 
 def _seed_row(sizes: ModelSizes, corpus: Corpus, device: torch.device) -> SeedRow:
-    row = SeedRow(sizes, corpus.source)
-    for name in ARMS:
-        try:
-            runs = [_losses(name, sizes, corpus, device, seed) for seed in range(SEEDS)]
-            row.losses[name] = [fmean(losses[-LAST:]) for losses in runs]
-        except Exception as error:  # one arm's failure must not end the others' measurement
-            row.reasons[name] = reason(error)
-    return row
+    def last_losses(name: str) -> list[float]:
+        return [fmean(_losses(name, sizes, corpus, device, seed)[-LAST:]) for seed in range(SEEDS)]
+
+    return SeedRow(sizes, corpus.source, *attempt_each(ARMS, last_losses))
 
 
 def _losses(name: str, sizes: ModelSizes, corpus: Corpus, device: torch.device, seed: int = 0) -> list[float]:

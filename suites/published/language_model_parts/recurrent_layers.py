@@ -113,16 +113,16 @@ def make_layer(name: str, sizes: LayerSizes, seed: int = 0) -> nn.Module:
     if name == NONE:
         return NoLayer()
     torch.manual_seed(seed)
-    initial = nn.LSTM(sizes.hidden, sizes.hidden, sizes.layers, dropout=sizes.dropout)
+    sizes_of_nn = sizes.hidden, sizes.hidden, sizes.layers
+    initial = nn.LSTM(*sizes_of_nn, dropout=sizes.dropout)
     if name == BASELINE:
         return initial.to(sizes.device)
-    layer = _module(name, sizes) if name in _MODULES else _of_implementation(name, sizes)
+    if name in _MODULES:
+        layer: nn.Module = pytest_ecornn.nn.LSTM(*sizes_of_nn, dropout=sizes.dropout, backend=name)
+    else:
+        layer = _of_implementation(name, sizes)
     layer.load_state_dict(initial.state_dict())
     return layer.to(sizes.device)
-
-
-def _module(name: str, sizes: LayerSizes) -> nn.Module:
-    return pytest_ecornn.nn.LSTM(sizes.hidden, sizes.hidden, sizes.layers, dropout=sizes.dropout, backend=name)
 
 
 def _of_implementation(name: str, sizes: LayerSizes) -> nn.Module:

@@ -96,6 +96,10 @@ class ModelSizes:
         return LayerSizes(self.steps, self.batch, self.hidden, LAYERS, self.dropout, self.dtype, precision, device)
 
     @property
+    def label(self) -> str:
+        return f"{LAYERS} x {self.hidden}, {self.precision}"
+
+    @property
     def dtype(self) -> str:
         """The dtype that the recurrent layer computes in."""
         return "float32" if self.precision == "tf32" else self.precision

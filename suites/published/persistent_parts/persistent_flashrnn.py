@@ -14,9 +14,9 @@ from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, 
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.items.items import build_and_compare
 from pytest_ecornn.suites.published.common.alternating import Arm, measure_interleaved
-from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
-from pytest_ecornn.suites.published.common.item_rows import measure_each
-from pytest_ecornn.suites.published.common.verified import call_of, prepared
+from pytest_ecornn.suites.published.common.bars import MinTarget, Times, format_ratio
+from pytest_ecornn.suites.published.common.case_times import call_of, prepared
+from pytest_ecornn.suites.published.common.item_rows import ItemRow, measure_each
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.verification import Candidate
 
@@ -25,11 +25,9 @@ BARS = {"inference": MinTarget(2.6), "training": MinTarget(2.4)}
 _SIZES = Case(cell="lstm", steps=1024, batch=16, hidden_size=768, dtype="bfloat16", device="cuda")
 _BLOCK_US = 30e3
 
-Times = tuple[float, float, float]
-
 
 @dataclass(frozen=True)
-class Row:
+class Row(ItemRow):
     """Times of one mode. reasons: by name, where there is no time. share: FlashRNN's largest error over the harness's limit."""
 
     mode: str
@@ -38,18 +36,10 @@ class Row:
     theirs_over_ours: Ratio | None = None
     share: float | None = None
 
-    @property
-    def label(self) -> str:
-        return self.mode
-
 
 def measure(deadline: float) -> Iterator[Row]:
     """A row for each mode; of what begins after `deadline` (of time.monotonic) only the reason."""
-    return measure_each(MODES, deadline, _row, _without)
-
-
-def _without(mode: str, why: str) -> Row:
-    return Row(mode, {}, {OURS: why, THEIRS: why})
+    return measure_each(MODES, deadline, _row, lambda mode, why: Row(mode, {}, {OURS: why, THEIRS: why}))
 
 
 def cases(mode: str) -> dict[str, Case]:

@@ -15,11 +15,12 @@ import torch
 from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement.clocks import CudaEventTimer, Timer
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.results.formatting import ratio_interval
 from pytest_ecornn.results.statistics import median_interval
 from pytest_ecornn.suites.promises import first_use
-from pytest_ecornn.suites.published.common.bars import MaxTarget, interval
+from pytest_ecornn.suites.published.common.bars import MaxTarget, Times
+from pytest_ecornn.suites.published.common.case_times import call_of, prepared
 from pytest_ecornn.suites.published.common.item_rows import measure_each
-from pytest_ecornn.suites.published.common.verified import call_of, prepared
 from pytest_ecornn.verification.verification import Candidate
 
 OURS, BASELINE = "persistent_gpu", "cudnn"
@@ -32,8 +33,6 @@ FIRST_USED = (
 CALL_BAR_US = MaxTarget(30.0)
 FIRST_BARS_S = {first_use.COLD: MaxTarget(5.0), first_use.WARM: MaxTarget(0.05)}
 _GROUPS, _CALLS = 20, 100  # of calls, whose median is a sample
-
-Times = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -121,5 +120,5 @@ def render(rows: Sequence[Row]) -> str:
 
 def _figures(row: Row) -> Iterator[str]:
     assert row.found is not None
-    yield from (interval(row.found) if row.found[1] < row.found[2] else f"{row.found[0]:.3g}", row.unit)
+    yield from (ratio_interval(*row.found) if row.found[1] < row.found[2] else f"{row.found[0]:.3g}", row.unit)
     yield from (str(row.bar), row.bar.is_met(row.found)) if row.bar else ("-", "-")

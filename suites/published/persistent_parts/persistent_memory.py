@@ -12,24 +12,20 @@ from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant, size
 from pytest_ecornn.suites.published.common.bars import MaxTarget
-from pytest_ecornn.suites.published.common.item_rows import measure_each
-from pytest_ecornn.suites.published.common.verified import prepared
+from pytest_ecornn.suites.published.common.case_times import prepared
+from pytest_ecornn.suites.published.common.item_rows import ItemRow, measure_each
 from pytest_ecornn.suites.published.persistent_parts.persistent_times import BASELINE, LANGUAGE, LONG, OURS
 
 BAR = MaxTarget(1.0)  # ours over cuDNN's
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(ItemRow):
     """Peaks by name, or the reasons why there are none."""
 
     case: Case
     peak_bytes: dict[str, int]
     reasons: dict[str, str]
-
-    @property
-    def label(self) -> str:
-        return str(self.case)
 
     @property
     def ratio(self) -> float | None:
@@ -49,11 +45,7 @@ def cases() -> list[Case]:
 
 def measure(deadline: float) -> Iterator[Row]:
     """A row for each case; of what begins after `deadline` (of time.monotonic) only the reason."""
-    return measure_each(cases(), deadline, _row, _without)
-
-
-def _without(case: Case, why: str) -> Row:
-    return Row(case, {}, {OURS: why, BASELINE: why})
+    return measure_each(cases(), deadline, _row, lambda case, why: Row(case, {}, {OURS: why, BASELINE: why}))
 
 
 def _row(case: Case) -> Row:

@@ -22,13 +22,12 @@ from pytest_ecornn.implementations.persistent_gpu.kernel import Shape as TrackSh
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.measurement.capture import graph_count
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.results.formatting import percent, significant
+from pytest_ecornn.results.formatting import percent, ratio_interval, significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, median_interval
 from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
-from pytest_ecornn.suites.published.common.bars import MaxTarget, interval
-from pytest_ecornn.suites.published.common.case_times import precision_of
-from pytest_ecornn.suites.published.common.item_rows import measure_each
-from pytest_ecornn.suites.published.common.verified import prepared
+from pytest_ecornn.suites.published.common.bars import MaxTarget, Times
+from pytest_ecornn.suites.published.common.case_times import precision_of, prepared
+from pytest_ecornn.suites.published.common.item_rows import ItemRow, measure_each
 
 OURS = "persistent_gpu"
 CELL, STEPS = "lstm", 1024
@@ -83,33 +82,25 @@ SHAPES = (
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(ItemRow):
     """step_us: median, low, high; of the form that was chosen. Or the reason why there is no time."""
 
     shape: Shape
-    step_us: tuple[float, float, float] | None = None
+    step_us: Times | None = None
     floor_us: float = 0.0
     form: str = ""
     reason: str = ""
 
-    @property
-    def label(self) -> str:
-        return str(self.shape)
-
 
 def measure(deadline: float) -> Iterator[Row]:
     """A row for each shape; of what begins after `deadline` (of time.monotonic) only the reason."""
-    return measure_each(SHAPES, deadline, _row, _without)
-
-
-def _without(shape: Shape, why: str) -> Row:
-    return Row(shape, reason=why)
+    return measure_each(SHAPES, deadline, _row, lambda shape, why: Row(shape, reason=why))
 
 
 def _row(shape: Shape) -> Row:
     candidate = prepared(shape.case, [OURS])[OURS]
     if isinstance(candidate, str):
-        return _without(shape, candidate)
+        return Row(shape, reason=candidate)
     form, first = form_of(shape), Op(shape)
     wanted = graph_count(first.moved_bytes, torch.cuda.get_device_properties(with_index("cuda")).L2_cache_size)
     arm = Arm([Replay(one) for one in (first, *(Op(shape) for _ in range(wanted - 1)))], STEPS, _BLOCK_US)
@@ -173,7 +164,7 @@ def _figures(row: Row) -> Iterator[str]:
     if row.step_us is None:
         yield from ("-", str(row.shape.bar), "-", "-", "-")
         return
-    yield from (interval(row.step_us), str(row.shape.bar), row.shape.bar.is_met(row.step_us))
+    yield from (ratio_interval(*row.step_us), str(row.shape.bar), row.shape.bar.is_met(row.step_us))
     yield from (significant(row.floor_us), percent(row.floor_us / row.step_us[0]))
 
 

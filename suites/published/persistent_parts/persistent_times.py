@@ -93,8 +93,7 @@ def _shape(case: Case) -> str:
 def _figures(row: Row) -> Iterator[str]:
     for way in TIMING_MODES:
         yield from (_time(row.cells[way][name]) for name in CONTEST.names)
-        ratio = ratio_of(row, way)
-        yield format_ratio(ratio) if ratio else "-"
+        yield format_ratio(ratio_of(row, way))
 
 
 def _time(cell: Cell) -> str:

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import ceil
 from statistics import median
 
 import torch
 from torch import Tensor
 
+from pytest_ecornn.contract import cells
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import relative_error, significant
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
 from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
-from pytest_ecornn.suites.published.common.item_rows import import_optional, measure_each
+from pytest_ecornn.suites.published.common.item_rows import ItemRow, import_optional, measure_each
 from pytest_ecornn.suites.published.scan_parts.scan_judge import sampled, states
-from pytest_ecornn.suites.published.scan_parts.scan_shape import ScanShape
 
 # Of a sample of channels, relative to the largest of the reference there; the harness's own verdict is elsewhere.
 LIMITS = {"float32": 2.0**-16, "bfloat16": 2.0**-5}
@@ -29,6 +30,29 @@ _CACHES = 3.0  # how often the arrays of a way's graphs fill the L2, at the leas
 _PIECE_BYTES = 2**28  # that one copy takes: those of a GiB and more run a third slower
 _ROUNDS = 20
 _SAMPLE = 4  # channels of the last sequence
+
+
+@dataclass(frozen=True)
+class ScanShape:
+    """The sizes of a scan that a part measures."""
+
+    cell: str
+    batch: int
+    steps: int
+    hidden: int
+    dtype: str
+
+    @property
+    def gates(self) -> int:
+        return len(cells.get(self.cell).gates)
+
+    @property
+    def sizes(self) -> str:
+        return f"{self.batch} x {self.steps:,} x {self.hidden:,}, {self.dtype}"
+
+    def bytes_of(self, values: int) -> int:
+        """Returns the bytes of arrays with `values` values for each sequence, channel and step."""
+        return values * self.batch * self.steps * self.hidden * int(getattr(torch, self.dtype).itemsize)
 
 
 @dataclass(frozen=True)
@@ -49,7 +73,7 @@ class Shape(ScanShape):
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(ItemRow):
     """share: the copy's time over the scan's. error: of a sample. No figures where there is only a reason."""
 
     shape: Shape
@@ -59,10 +83,6 @@ class Row:
     error: float = 0.0
     reason: str = ""
 
-    @property
-    def label(self) -> str:
-        return str(self.shape)
-
 
 def shapes() -> list[Shape]:
     """The bars, those of the largest arrays last."""
@@ -71,14 +91,10 @@ def shapes() -> list[Shape]:
     found += [
         Shape("mingru", 1, 65_536, hidden, "float32", False, MinTarget(share)) for hidden, share in ((256, 0.8), (64, 0.6))
     ]
-    for cell, sizes in (("mingru", (8, 4096, 1536)), ("mingru", (64, 2048, 1024)), ("minlstm", (8, 4096, 1536))):
-        found += [
-            Shape(cell, *sizes, dtype, backward, targets[backward] if cell == "mingru" else None)
-            for dtype in LIMITS
-            for backward in targets
-        ]
+    largest = (("mingru", 8, 4096, 1536), ("mingru", 64, 2048, 1024), ("minlstm", 8, 4096, 1536), ("mingru", 8, 65_536, 1536))
     return found + [
-        Shape("mingru", 8, 65_536, 1536, dtype, backward, targets[backward]) for dtype in LIMITS for backward in targets
+        Shape(*sizes, dtype, backward, target if sizes[0] == "mingru" else None)
+        for sizes, dtype, (backward, target) in product(largest, LIMITS, targets.items())
     ]
 
 

@@ -5,7 +5,6 @@ The functions are called directly: the harness refuses the logarithms of torch w
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -18,7 +17,7 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.reporting.pictures.log_plot import Line, log_plot
 from pytest_ecornn.results.formatting import relative_error
-from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED, import_optional, reason
+from pytest_ecornn.suites.published.common.item_rows import import_optional, measure_each, reason
 from pytest_ecornn.suites.published.scan_parts.scan_judge import states
 from pytest_ecornn.verification import comparison
 from pytest_ecornn.verification.comparison import Slices
@@ -31,25 +30,12 @@ CONTENTS = ("normal", "near_one")
 _IN_LABEL = {"normal": "", "near_one": ", gates near one"}
 
 Scan = Callable[[Tensor], Tensor]
-
-
-def _linear(x: Tensor) -> Tensor:
-    output: Tensor = import_optional("_scan_gpu_op", "scan")(x, None, None, None, None, CELL, True, False)[0]
-    return output
-
-
-def _logarithmic(x: Tensor) -> Tensor:
-    output: Tensor = import_optional("_scan_gpu_log_op", "log_scan")(x, None, None, CELL, True, False)[0]
-    return output
-
-
-def _by_torch(x: Tensor) -> Tensor:
-    output: Tensor = import_optional("scan_torch", "log_space_scan")(x, None, CELL)
-    return output
-
-
 # By name: what makes outputs [B, T, H] of pre-activations [B, T, G*H].
-SCANS: Mapping[str, Scan] = {"linear": _linear, "log": _logarithmic, "log by torch": _by_torch}
+SCANS: Mapping[str, Scan] = {
+    "linear": lambda x: import_optional("_scan_gpu_op", "scan")(x, None, None, None, None, CELL, True, False)[0],
+    "log": lambda x: import_optional("_scan_gpu_log_op", "log_scan")(x, None, None, CELL, True, False)[0],
+    "log by torch": lambda x: import_optional("scan_torch", "log_space_scan")(x, None, CELL),
+}
 SOURCES = {"linear": "scan_gpu", "log": "scan_gpu_log", "log by torch": "scan_torch"}
 
 
@@ -80,14 +66,15 @@ def measure(
     deadline: float, device: str = "cuda", ways: Mapping[str, Scan] = SCANS, steps: Sequence[int] = STEPS
 ) -> Iterator[Row]:
     """Rows from few steps to many, until `deadline` (of time.monotonic); those after it have only the reason."""
-    for count, dtype, kind in product(steps, DTYPES, CONTENTS):
-        if time.monotonic() < deadline:
-            yield _row(dtype, kind, count, device, ways)
-        else:
-            yield Row(dtype, kind, count, dict.fromkeys(ways, ErrorPair(reason=NOT_REACHED)))
+
+    def without(item: tuple[int, str, str], why: str) -> Row:
+        steps, dtype, kind = item
+        return Row(dtype, kind, steps, dict.fromkeys(ways, ErrorPair(reason=why)))
+
+    return measure_each(product(steps, DTYPES, CONTENTS), deadline, lambda item: _row(*item, device, ways), without)
 
 
-def _row(dtype: str, kind: str, steps: int, device: str, ways: Mapping[str, Scan]) -> Row:
+def _row(steps: int, dtype: str, kind: str, device: str, ways: Mapping[str, Scan]) -> Row:
     case = Case(
         cell=CELL, steps=steps, batch=BATCH, hidden_size=HIDDEN, batch_first=True, projected=True, dtype=dtype, contents=kind,
         device=device,

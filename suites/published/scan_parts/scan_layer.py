@@ -5,7 +5,6 @@ The published system spent 72 % of its GPU time in the output projection, a prod
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,9 +18,9 @@ from pytest_ecornn.contract import MODES, Case, Layer
 from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, significant
-from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED, reason
+from pytest_ecornn.suites.published.common.case_times import prepared
+from pytest_ecornn.suites.published.common.item_rows import measure_each, reason
 from pytest_ecornn.suites.published.common.launches import Breakdown, breakdown, profiled
-from pytest_ecornn.suites.published.common.verified import prepared
 
 IMPLEMENTATION, CELL, GATES = "scan_gpu", "mingru", 2
 BATCH, STEPS, WIDTH = 8, 1024, 512
@@ -29,18 +28,10 @@ PUBLISHED_SHARE = 0.72
 _LIMIT = 1e-4  # between both ways, which add up the same products in another order
 
 
-def _projection_batched(states: Tensor, weight: Tensor) -> Tensor:
-    return linear(states, weight)
-
-
-def _projection_per_step(states: Tensor, weight: Tensor) -> Tensor:
-    return torch.stack([linear(state, weight) for state in states.unbind(1)], 1)
-
-
 # By name: outputs [B, T, D] of states [B, T, H] and the output projection [D, H].
 PROJECTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "one product": _projection_batched,
-    "a product a step": _projection_per_step,
+    "one product": linear,
+    "a product a step": lambda states, weight: torch.stack([linear(state, weight) for state in states.unbind(1)], 1),
 }
 
 
@@ -60,18 +51,8 @@ class Row:
 
 def measure(deadline: float, device: str = "cuda") -> Iterator[Row]:
     """A row for each mode and projection; of modes begun after `deadline` (of time.monotonic) only the reason."""
-    for mode in MODES:
-        if time.monotonic() < deadline:
-            yield from _attempt(mode, device)
-        else:
-            yield from _without(mode, NOT_REACHED)
-
-
-def _attempt(mode: str, device: str) -> list[Row]:
-    try:
-        return _rows(mode, device)
-    except Exception as error:  # one mode's failure must not end the other's measurement
-        return _without(mode, reason(error))
+    for rows in measure_each(MODES, deadline, lambda mode: _rows(mode, device), _without):
+        yield from rows
 
 
 def _without(mode: str, why: str) -> list[Row]:

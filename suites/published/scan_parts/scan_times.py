@@ -19,8 +19,8 @@ from pytest_ecornn.reporting.pictures.log_plot import Line, log_plot
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
+from pytest_ecornn.suites.published.common.case_times import prepared
 from pytest_ecornn.suites.published.common.item_rows import measure_each
-from pytest_ecornn.suites.published.common.verified import prepared
 from pytest_ecornn.suites.published.scan_parts.scan_judge import LongScanVerifier
 from pytest_ecornn.verification.verification import expected
 
@@ -161,8 +161,7 @@ def _line(row: Row) -> list[str]:
     ours, theirs = [_text(row.cells[name]) for name in TIMED], [published_ms(row.cell, name, row.steps) for name in TIMED]
     ratio = theirs[1] / theirs[2] if theirs[1] and theirs[2] else None
     return [
-        f"{row.steps:,}", *ours, format_ratio(row.cpu_over_gpu) if row.cpu_over_gpu else "-",
-        *(_text(row.cells[name]) for name in LOGARITHMIC),
+        f"{row.steps:,}", *ours, format_ratio(row.cpu_over_gpu), *(_text(row.cells[name]) for name in LOGARITHMIC),
         *("-" if one is None else f"{one:,g}" for one in theirs), "-" if ratio is None else significant(ratio),
     ]  # fmt: skip
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -107,20 +108,16 @@ class SelectionProblem:
 
 def ecornn() -> Iterator[SelectionProblem]:
     """Two layers of 650 and of 200, batch 32, 35 steps: EcoRNN's language models, by both cells."""
-    for hidden in (650, 200):
-        for cell in ("lstm", "gru"):
-            for precision in PRECISIONS:
-                for mode in MODES:
-                    yield SelectionProblem("ecornn", cell, 2, hidden, hidden, 32, 35, 1, precision, mode)
+    for hidden, cell, precision, mode in product((650, 200), ("lstm", "gru"), PRECISIONS, MODES):
+        yield SelectionProblem("ecornn", cell, 2, hidden, hidden, 32, 35, 1, precision, mode)
 
 
 def deepbench(precisions: Sequence[str] = ("float16", "tf32")) -> Iterator[SelectionProblem]:
     """DeepBench's problems in these precisions; those of its training set in both modes, of its inference sets forward."""
     shapes = dict.fromkeys((one.is_training, one.cell, one.hidden, one.batch, one.steps) for one in published())
     for is_training, cell, hidden, batch, steps in shapes:
-        for precision in precisions if steps <= _MAX_STEPS else ():
-            for mode in MODES[: 1 + is_training]:
-                yield SelectionProblem("deepbench", cell, 1, hidden, hidden, batch, steps, 1, precision, mode)
+        for precision, mode in product(precisions if steps <= _MAX_STEPS else (), MODES[: 1 + is_training]):
+            yield SelectionProblem("deepbench", cell, 1, hidden, hidden, batch, steps, 1, precision, mode)
 
 
 def drawn(seed: int, count: int) -> Iterator[SelectionProblem]:

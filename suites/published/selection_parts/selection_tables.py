@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
@@ -14,9 +15,8 @@ from pytest_ecornn.autotune import Decision, selection, store
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.alternating import Replay
+from pytest_ecornn.suites.published.common.alternating import Calls, Replay, sample
 from pytest_ecornn.suites.published.common.bars import format_ratio, geometric_mean
-from pytest_ecornn.suites.published.common.wall_clock import Calls, sample
 from pytest_ecornn.suites.published.selection_parts.problems import (
     AUTO,
     MODES,
@@ -94,7 +94,7 @@ def measure(problem: SelectionProblem, device: torch.device, confidence: float, 
         first_call_ms, first_peak = _first_call(call, device)
         _, later_peak = _first_call(call, device)
         notes: str = auto.notes()  # type: ignore[operator]
-        decision = _decision()
+        decision: Decision | None = next(iter(selection.decisions().values()), None)
         calls: dict[str, Callable[[], Any]] = {}
         refusals: dict[str, str] = {}
         for backend in backends(problem, device):
@@ -115,10 +115,6 @@ def measure(problem: SelectionProblem, device: torch.device, confidence: float, 
         problem, called, replayed, refusals, decision.probe_ms if decision else 0.0, decision.compile_ms if decision else 0.0,
         first_call_ms, first_peak / max(1, later_peak), notes,
     )  # fmt: skip
-
-
-def _decision() -> Decision | None:
-    return next(iter(selection.decisions().values()), None)
 
 
 def _ran(notes: str) -> str:
@@ -182,19 +178,16 @@ def summary(rows: Sequence[SelectionRow]) -> str:
         "over best, mean", "0.95 or more of the best", "largest regret",
     ]  # fmt: skip
     lines = []
-    for name in _TITLES:
-        for precision in dict.fromkeys(_group(row) for row in rows if row.problem.set == name):
-            for mode in MODES:
-                group = [
-                    row for row in rows if row.problem.set == name and row.problem.mode == mode and _group(row) == precision
-                ]
-                lines += [_summary_line(f"{name}{precision}", mode, way, group) for way in _WAYS if group]
+    labels = dict.fromkeys(_group(row) for name in _TITLES for row in rows if row.problem.set == name)
+    for label, mode in product(labels, MODES):
+        group = [row for row in rows if (_group(row), row.problem.mode) == (label, mode)]
+        lines += [_summary_line(label, mode, way, group) for way in _WAYS if group]
     costs = _costs(rows)
     return document([table(header, filter(None, lines), header[3:]).strip(), costs]).strip()
 
 
 def _group(row: SelectionRow) -> str:
-    return f", {row.problem.precision}" if row.problem.set == "deepbench" else ""
+    return row.problem.set + (f", {row.problem.precision}" if row.problem.set == "deepbench" else "")
 
 
 def _summary_line(name: str, mode: str, way: str, rows: Sequence[SelectionRow]) -> list[str]:
@@ -234,21 +227,13 @@ def _section(name: str, rows: Sequence[SelectionRow]) -> str:
     if not rows:
         return ""
     backends = list(dict.fromkeys(one for row in rows if row.called for one in row.called.times_us))
-    header = [
-        "problem",
-        "timing",
-        *(f"{one}, us" for one in backends),
-        "chosen",
-        "baseline over auto",
-        "best over auto",
-        "cost, ms",
-    ]
+    figures = (*(f"{one}, us" for one in backends), "chosen", "baseline over auto", "best over auto", "cost, ms")
     parts = [f"## {_TITLES[name]}"]
     for mode in MODES:
         of_mode = [row for row in rows if row.problem.mode == mode]
         if of_mode:
             lines = [_line(row, way, backends) for row in of_mode for way in _WAYS if getattr(row, way) is not None]
-            parts += [f"### {mode.capitalize()}", table(header, lines, header[2:])]
+            parts += [f"### {mode.capitalize()}", table(("problem", "timing", *figures), lines, figures)]
     return document(parts).strip()
 
 
@@ -264,8 +249,6 @@ def in_a_line(row: SelectionRow) -> str:
     """A row for the terminal."""
     if row.called is None:
         return str(row.refusals)
-    parts = []
-    for way in _WAYS:
-        if column := getattr(row, way):
-            parts.append(f"{column.choice} {column.over_baseline.ratio:.2f} ({column.over_best.ratio:.2f} of the best)")
+    columns: list[Column] = [column for way in _WAYS if (column := getattr(row, way))]
+    parts = [f"{one.choice} {one.over_baseline.ratio:.2f} ({one.over_best.ratio:.2f} of the best)" for one in columns]
     return f"{'; '.join(parts)}; {row.decision_ms:.0f} + {row.compile_ms:.0f} ms"

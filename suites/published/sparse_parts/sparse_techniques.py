@@ -14,11 +14,12 @@ from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, make_layer
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.results.formatting import ratio_interval
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
-from pytest_ecornn.suites.published.common.bars import format_ratio, interval
-from pytest_ecornn.suites.published.common.item_rows import measure_each
-from pytest_ecornn.suites.published.common.verified import WRONG
+from pytest_ecornn.suites.published.common.bars import format_ratio
+from pytest_ecornn.suites.published.common.case_times import WRONG
+from pytest_ecornn.suites.published.common.item_rows import ItemRow, measure_each
 from pytest_ecornn.verification import calls
 from pytest_ecornn.verification.verification import ReferenceResult
 
@@ -57,7 +58,7 @@ ALL_TRIED = (
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(ItemRow):
     """step_us: of all techniques: median, low, high. over_all: by technique the time without it over that. Or the reason."""
 
     tried: AblationCase
@@ -65,18 +66,10 @@ class Row:
     over_all: dict[str, Ratio] = field(default_factory=dict)
     reason: str = ""
 
-    @property
-    def label(self) -> str:
-        return str(self.tried)
-
 
 def measure(deadline: float) -> Iterator[Row]:
     """A row for each; of what begins after `deadline` (of time.monotonic) only the reason."""
-    return measure_each(ALL_TRIED, deadline, _row, _without)
-
-
-def _without(tried: AblationCase, why: str) -> Row:
-    return Row(tried, reason=why)
+    return measure_each(ALL_TRIED, deadline, _row, lambda tried, why: Row(tried, reason=why))
 
 
 def _row(tried: AblationCase) -> Row:
@@ -84,7 +77,7 @@ def _row(tried: AblationCase) -> Row:
     ways = {"": ALL, **{name: replace(ALL, **{name: False}) for name in NAMES}}
     layers = {name: make_layer(tried.case, problem.weights, device, way)[0] for name, way in ways.items()}
     if wrong := _wrong(problem, layers):
-        return _without(tried, f"{WRONG}: {', '.join(wrong)}")
+        return Row(tried, reason=f"{WRONG}: {', '.join(wrong)}")
     arms = {name: _arm(layer, problem) for name, layer in layers.items()}
     measure_interleaved([*arms.values()], MIN_PAIRS)
     return row(tried, {name: arm.samples_us for name, arm in arms.items()})
@@ -147,5 +140,5 @@ def render(rows: Sequence[Row]) -> str:
 
 def _figures(row: Row) -> Iterator[str]:
     yield row.label
-    yield interval(row.step_us) if row.step_us else "-"
-    yield from (format_ratio(row.over_all[name]) if name in row.over_all else "-" for name in NAMES)
+    yield ratio_interval(*row.step_us) if row.step_us else "-"
+    yield from (format_ratio(row.over_all.get(name)) for name in NAMES)

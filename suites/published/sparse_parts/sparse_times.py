@@ -99,7 +99,7 @@ def _figures(row: Row) -> Iterator[str]:
     yield from (f"{hidden:,}", str(batch), f"{density:.0%}")
     yield from (_step_us(row.cells[REPLAYED][name]) for name in CONTEST.names)
     best, called = fastest_baseline(row), fastest_baseline(row, CALLED)
-    yield from (best[0] if best else "-", format_ratio(best[1]) if best else "-", format_ratio(called[1]) if called else "-")
+    yield from (best[0] if best else "-", format_ratio(best and best[1]), format_ratio(called and called[1]))
     yield PAPER.get(key_of(row.case), "-")
 
 
@@ -118,17 +118,15 @@ def targets(rows: Sequence[Row]) -> str:
     lines.append(_lowest_line("lowest over the best, B to 16", LOWEST_BAR, over_best))
     sparse = [(row, ratio) for row in rows if row.case.density <= 0.1 and (ratio := speedup_over_dense(row))]
     lines.append(_lowest_line(f"lowest over {DENSE}, density to 10 %", DENSE_BAR, sparse))
-    large = [(row, ratio) for row in rows if row.case.hidden_size >= LARGE and key_of(row.case)[2:] == (0.1, "float16")
-             and (ratio := row.cells[REPLAYED][OURS].over_it.get(CUDNN))]  # fmt: skip
-    for row, ratio in large:
-        lines.append(
-            _line(f"H {row.case.hidden_size:,}, B {row.case.batch}, 10 %, float16: over {CUDNN}", LARGE_BAR, ratio, "")
-        )
+    for row in rows:
+        hidden, batch, *kind = key_of(row.case)
+        if hidden >= LARGE and kind == [0.1, "float16"] and (ratio := row.cells[REPLAYED][OURS].over_it.get(CUDNN)):
+            lines.append(_line(f"H {hidden:,}, B {batch}, 10 %, float16: over {CUDNN}", LARGE_BAR, ratio, ""))
     return table(("figure", "found", "bar", "holds", "where"), lines)
 
 
 def _line(what: str, bar: MinTarget, ratio: Ratio | None, where: str) -> list[str]:
-    return [what, format_ratio(ratio) if ratio else "-", str(bar), bar.is_met(ratio) if ratio else "-", where]
+    return [what, format_ratio(ratio), str(bar), bar.is_met(ratio) if ratio else "-", where]
 
 
 def _lowest_line(what: str, bar: MinTarget, found: Sequence[tuple[Row, Ratio]]) -> list[str]:

@@ -24,8 +24,8 @@ from pytest_ecornn.suites.published.common.case_times import (
     TimedComparison,
 )
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
-from pytest_ecornn.suites.published.common.report_files import from_json
-from pytest_ecornn.suites.published.deepbench_parts import dense_tables, pruned_tables
+from pytest_ecornn.suites.published.common.parted import from_json
+from pytest_ecornn.suites.published.deepbench_parts import problem_times
 from pytest_ecornn.suites.published.deepbench_parts.problem_times import (
     TITAN_XP,
     V100,
@@ -100,7 +100,7 @@ def timed(times: ProblemTimes, problem: Problem, variant: Variant, **us: float) 
 
 def test_where_auto_has_no_time_no_lowest_is_said() -> None:
     row = timed(deepbench.TRAINING, TRANSLATION, FORWARD, cudnn=400.0, persistent_gpu=100.0)
-    (line, *_) = cells_of(dense_tables.summary(deepbench.TRAINING, [row]), "forward, float32")
+    (line, *_) = cells_of(problem_times.summary(deepbench.TRAINING, [row]), "forward, float32")
     assert line[-5:] == ["4.00 [4.00, 4.00] of 1", *["-"] * 4]
 
 
@@ -120,12 +120,12 @@ def test_pruned_layers_have_a_bar_for_the_mean_and_one_for_the_best(
     at_10: Callable[[int], float], mean: str, best: str
 ) -> None:
     rows = pruned_rows(at_10)
-    table = pruned_tables.targets(deepbench.PRUNED, rows)
+    table = problem_times.targets(deepbench.PRUNED, rows)
     (ten,), (thirty,) = ([line for line in cells_of(table, density) if line[1] == "all"] for density in ("10%", "30%"))
     assert (ten[2], ten[4], ten[6]) == ("58 of 58", f"at least 3: {mean}", "-")
     assert (thirty[4], thirty[6]) == ("-", f"at least 3: {best}")
     late = deepbench.PRUNED.comparison.unmeasured_row(rows[0].case, NOT_REACHED)
-    text = pruned_tables.render(deepbench.PRUNED, [late, *rows[1:]])
+    text = problem_times.render_pruned(deepbench.PRUNED, [late, *rows[1:]])
     assert f"at least 3: {mean} so far" in text
     assert cells_of(text, "rnn_relu 1,760, B 16, T 50")[0][1:3] == ["float32", "10%"]
 

@@ -16,11 +16,11 @@ from pytest_ecornn.measurement.replay import GraphArm
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import ecornn
-from pytest_ecornn.suites.published.common import alternating, bars, case_times, launches, verified
+from pytest_ecornn.suites.published.common import alternating, bars, case_times, launches
 from pytest_ecornn.suites.published.common.launches import kind_of
-from pytest_ecornn.suites.published.common.report_files import from_json
+from pytest_ecornn.suites.published.common.parted import from_json
 from pytest_ecornn.suites.published.ecornn_parts import lstm_times
-from pytest_ecornn.suites.published.ecornn_parts.hit_rate import METRIC, HitRate, parse
+from pytest_ecornn.suites.published.ecornn_parts.product_layout import METRIC, HitRate, parse
 from pytest_ecornn.system import machine
 from pytest_ecornn.verification.verification import Candidate
 from tests.helpers.fake_graphs import fake_graph
@@ -117,7 +117,7 @@ def test_the_mean_of_ratios_is_geometric_and_has_the_mean_of_their_bounds() -> N
 def made_up_times(case: Case, default_us: float = 3000.0) -> case_times.Row:
     """transposed_gpu twice as fast as cudnn, row_major_gpu wrong."""
     samples = {"cudnn": [1000.0] * 8, "transposed_gpu": [500.0] * 8, "sequential": [default_us] * 8}
-    reasons = {"row_major_gpu": verified.WRONG}
+    reasons = {"row_major_gpu": case_times.WRONG}
     if case.precision == "tf32":
         del samples["sequential"]
         reasons["sequential"] = "the plain loop multiplies in IEEE precision"
@@ -178,18 +178,18 @@ class Broken(ReferenceLoop):
 
 def test_only_what_is_right_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     found = implementations(sequential=ReferenceLoop, off=Off, broken=Broken)
-    monkeypatch.setattr(verified, "_found", lambda: found)
-    prepared = verified.prepared(SMALL, ["sequential", "off", "broken", "cudnn"])
+    monkeypatch.setattr(case_times, "_found", lambda: found)
+    prepared = case_times.prepared(SMALL, ["sequential", "off", "broken", "cudnn"])
     assert list(prepared) == ["sequential", "off", "broken", "cudnn"]
-    assert prepared["off"] == verified.WRONG
+    assert prepared["off"] == case_times.WRONG
     assert "off is wrong on lstm-T3" in capsys.readouterr().out
     assert prepared["broken"] == "raised RuntimeError: no kernel image"
     assert "absent" in str(prepared["cudnn"])
     candidate = prepared["sequential"]
     assert not isinstance(candidate, str)
-    output, _ = verified.call_of(candidate)()[0]
+    output, _ = case_times.call_of(candidate)()[0]
     assert output.shape == (SMALL.steps, SMALL.batch, SMALL.hidden_size)
-    tf32 = verified.prepared(replace(SMALL, precision="tf32"), ["sequential"])
+    tf32 = case_times.prepared(replace(SMALL, precision="tf32"), ["sequential"])
     assert "IEEE" in str(tf32["sequential"])
 
 
@@ -200,6 +200,6 @@ def test_only_what_is_right_when_replayed_has_a_device_only_time(
     candidate, pool = Candidate.build("sequential", ReferenceLoop, SMALL), InputPool(SMALL)
     graph = fake_graph(candidate, pool, replayed().build(SMALL, candidate.weights))
     arm, is_right = GraphArm(candidate, pool, [graph]), replayed is ReferenceLoop
-    assert case_times.checked(arm) is (arm if is_right else verified.WRONG)
+    assert case_times.checked(arm) is (arm if is_right else case_times.WRONG)
     assert ("is wrong on" in capsys.readouterr().out) != is_right
     assert case_times.checked("no graph") == "no graph"

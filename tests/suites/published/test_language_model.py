@@ -19,7 +19,6 @@ from pytest_ecornn.suites.published.language_model_parts import (
     losses,
     recurrent_layers,
     throughput,
-    throughput_tables,
     training,
 )
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import LayerSizes
@@ -163,12 +162,12 @@ def made_up(precision: str, **dtypes: str) -> Row:
 
 
 def test_a_chart_says_what_was_not_run() -> None:
-    (picture,) = throughput_tables.figures([made_up("float32"), made_up("tf32")]).values()
+    (picture,) = throughput.figures([made_up("float32"), made_up("tf32")]).values()
     assert texts(ElementTree.fromstring(picture)).count("not run") == 2
 
 
 def test_another_dtype_than_the_rows_is_said() -> None:
-    text = throughput_tables.render([made_up("float32"), made_up("bfloat16", **{"nn.LSTM": "float16", "auto": "bfloat16"})])
+    text = throughput.render([made_up("float32"), made_up("bfloat16", **{"nn.LSTM": "float16", "auto": "bfloat16"})])
     assert "nn.LSTM returns float16 in bfloat16 rows." in text
     assert "auto returns" not in text
 

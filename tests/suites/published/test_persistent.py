@@ -21,7 +21,7 @@ from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.suites.promises import first_use
 from pytest_ecornn.suites.published import persistent
-from pytest_ecornn.suites.published.common import case_times, verified
+from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.bars import MinTarget
 from pytest_ecornn.suites.published.common.case_times import CALLED, TIMING_MODES
 from pytest_ecornn.suites.published.persistent_parts import (
@@ -99,8 +99,8 @@ def test_steps_are_of_the_op_alone_and_verified_as_a_layer() -> None:
 
 
 def test_an_implementation_that_is_wrong_has_no_time_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(persistent_steps, "prepared", lambda case, names: dict.fromkeys(names, verified.WRONG))
-    assert {row.reason for row in persistent_steps.measure(float("inf"))} == {verified.WRONG}
+    monkeypatch.setattr(persistent_steps, "prepared", lambda case, names: dict.fromkeys(names, case_times.WRONG))
+    assert {row.reason for row in persistent_steps.measure(float("inf"))} == {case_times.WRONG}
 
 
 # Beside cuDNN.

@@ -15,20 +15,17 @@ from torch import Tensor
 from pytest_ecornn.contract import MODES, Case, Implementation, Weights, cells
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published.common import bars, item_rows, verified
+from pytest_ecornn.suites.published.common import bars, case_times, item_rows
 from pytest_ecornn.suites.published.scan_parts import (
-    peer_times,
-    peer_ways,
     scan_bandwidth,
     scan_errors,
     scan_judge,
     scan_layer,
-    scan_peer_tables,
     scan_peers,
     scan_times,
 )
-from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD, OURS, Variant
 from pytest_ecornn.suites.published.scan_parts.scan_judge import LongScanVerifier, sampled, states
+from pytest_ecornn.suites.published.scan_parts.scan_peers import BCT, BTD, OURS, Variant
 from pytest_ecornn.verification.verification import Candidate, expected
 from tests.helpers.studies import Off, cells_of, event, implementations
 
@@ -108,12 +105,12 @@ def test_a_bar_holds_where_the_whole_interval_reaches_it(
 
 def test_times_are_of_what_is_right_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     found = implementations(sequential=ReferenceLoop, scan_cpu=ReferenceLoop, scan_gpu=Off)
-    monkeypatch.setattr(verified, "_found", lambda: found)
+    monkeypatch.setattr(case_times, "_found", lambda: found)
     monkeypatch.setattr(scan_times, "_SECONDS", 0.01)
     mingru, minlstm = scan_times.measure(time.monotonic() + 100, "cpu", steps=[5])
     assert (mingru.label, minlstm.label) == ("mingru, 5 steps", "minlstm, 5 steps")
     assert mingru.cells["sequential"].time_ms
-    assert mingru.cells["scan_gpu"].reason == verified.WRONG
+    assert mingru.cells["scan_gpu"].reason == case_times.WRONG
     assert mingru.cells["scan_torch"].reason == "absent from this version"
     assert mingru.cpu_over_gpu is None
     samples = dict.fromkeys((*scan_times.TIMED, *scan_times.LOGARITHMIC), [100.0] * 8) | {"scan_cpu": [3e3] * 8}
@@ -322,13 +319,13 @@ class FakeCapturing:
 
 
 def test_peers_are_replayed_in_pairs_and_the_hosts_time_stands_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_times, "GraphCapture", FakeCapturing)
-    monkeypatch.setattr(peer_times.clocks, "for_device", lambda device: SimpleNamespace(host_us=lambda calls: 7.0 * len(calls)))
+    monkeypatch.setattr(scan_peers, "GraphCapture", FakeCapturing)
+    monkeypatch.setattr(scan_peers.clocks, "for_device", lambda device: SimpleNamespace(host_us=lambda calls: 7.0 * len(calls)))
     row = judged(OWN, TRANSPOSED)
     assert {name: one.not_replayed for name, one in row.figures.items()} == {OURS: "", "transposed": ""}
     assert row.figures[OURS].time_us[scan_peers.REPLAYED]
     assert row.figures["transposed"].over_ours[scan_peers.REPLAYED] == Ratio(1.0, 1.0, 1.0)
-    assert "graph replay | 1.00" in (text := scan_peer_tables.render([row]))
+    assert "graph replay | 1.00" in (text := scan_peers.render([row]))
     assert {one.host_us for one in row.figures.values()} == {6300.0}  # of 900 calls, a block
     assert cells_of(text, "transposed")[0][3] == "6,300"
 
@@ -360,9 +357,9 @@ def test_memory_is_of_calls_that_may_spend_what_they_are_given(monkeypatch: pyte
 def test_scan_gpu_spends_only_what_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     monkeypatch.setattr(
-        peer_ways, "import_optional", lambda module, name: lambda *arguments: given.append(arguments[-1]) or arguments
+        scan_peers, "import_optional", lambda module, name: lambda *arguments: given.append(arguments[-1]) or arguments
     )
-    way = peer_ways.ours("mingru")
+    way = scan_peers.ours("mingru")
     assert way.call is not None
     assert way.overwriting_call is not None
     way.call(torch.zeros(1))
@@ -375,7 +372,7 @@ def test_without_scan_gpu_peers_have_times_without_ratios() -> None:
     peer = row.figures["peer"]
     assert peer.time_us[scan_peers.CALLED]
     assert (peer.over_ours, peer.not_replayed) == ({}, "there is no scan_gpu to compare with")
-    assert cells_of(scan_peer_tables.render([row]), "peer")[0][2] == "-"
+    assert cells_of(scan_peers.render([row]), "peer")[0][2] == "-"
 
 
 def test_long_peers_have_an_error_without_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,8 +401,8 @@ def test_every_kernel_of_a_peer_is_a_way_eager_and_compiled(monkeypatch: pytest.
             raise item_rows.Unavailable("absent from this version")
         return ("warp", "triton") if name == "KERNELS" else Parts(name)
 
-    monkeypatch.setattr(peer_ways, "import_optional", fetched)
-    ways = list(peer_ways.peers("minlstm"))
+    monkeypatch.setattr(scan_peers, "import_optional", fetched)
+    ways = list(scan_peers.peers("minlstm"))
     names = [f"accelerated-scan {kernel}, {layout}" for layout in (BTD, BCT) for kernel in ("warp", "triton")]
     assert [way.name for way in ways] == [
         *names, f"flash-linear-attention, {BTD}", *(f"{name}, compiled" for name in names)
@@ -439,7 +436,7 @@ def test_bars_are_of_the_best_peer_that_is_right() -> None:
         ),
         peers_row(2, a=figures(BTD, 900, 9000), c=figures(BCT, 600, 5000, None)),
     ]
-    text = scan_peer_tables.render(rows)
+    text = scan_peers.render(rows)
     called = f"best {BTD} peer's time over scan_gpu's, as called"
     assert cells_of(text, called) == [[called, "3.00 [2.97, 3.03]", rows[0].label, "at least 2.5", "yes"]]
     (_, ratio, where, bar, holds) = cells_of(text, f"best {BCT} peer's time over scan_gpu's, as called")[0]
@@ -453,10 +450,10 @@ def test_bars_are_of_the_best_peer_that_is_right() -> None:
 def test_no_bar_is_of_a_scan_gpu_that_is_wrong() -> None:
     row = peers_row(1, a=figures(BTD, 300, 9000))
     wrong = scan_peers.Row(row.shape, {**row.figures, OURS: replace(row.figures[OURS], is_right=False)})
-    assert scan_peer_tables.best_ratio(row, BTD, scan_peers.CALLED) == Ratio(3.0, 2.97, 3.03)
-    assert scan_peer_tables.best_ratio(wrong, BTD, scan_peers.CALLED) is None
-    assert scan_peer_tables.memory_ratio(wrong) is None
-    assert "### Bars" not in scan_peer_tables.render([wrong])
+    assert scan_peers.best_ratio(row, BTD, scan_peers.CALLED) == Ratio(3.0, 2.97, 3.03)
+    assert scan_peers.best_ratio(wrong, BTD, scan_peers.CALLED) is None
+    assert scan_peers.memory_ratio(wrong) is None
+    assert "### Bars" not in scan_peers.render([wrong])
 
 
 # All parts.

@@ -11,7 +11,7 @@ import torch
 
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import host_time, kernels, selection
-from pytest_ecornn.suites.published.common.report_files import from_json
+from pytest_ecornn.suites.published.common.parted import from_json
 from pytest_ecornn.suites.published.host_time import PROBLEMS
 from pytest_ecornn.suites.published.kernels import BASELINE, OURS, KernelRow, Report
 from pytest_ecornn.suites.published.selection_parts import problems, selection_tables

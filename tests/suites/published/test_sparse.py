@@ -32,7 +32,7 @@ def test_the_dense_kernel_takes_over_where_it_is_faster() -> None:
 
 
 def test_a_case_that_was_not_tried_says_why() -> None:
-    text = sparse_techniques.render([sparse_techniques._without(sparse_techniques.ALL_TRIED[1], "does not run")])
+    text = sparse_techniques.render([sparse_techniques.Row(sparse_techniques.ALL_TRIED[1], reason="does not run")])
     assert "- rnn_tanh, H 2,304, B 4, 10%, float32: does not run" in text
 
 

@@ -22,8 +22,7 @@ from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.results.shard import Shard
 from pytest_ecornn.suites.published import ecornn, stored, stored_rows
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
-from pytest_ecornn.suites.published.common.parted import Section
-from pytest_ecornn.suites.published.common.report_files import from_json
+from pytest_ecornn.suites.published.common.parted import Section, from_json
 from pytest_ecornn.suites.published.ecornn_parts import lstm_times
 
 ROOT = Path(__file__).parents[3]
