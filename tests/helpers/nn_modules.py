@@ -20,6 +20,15 @@ MODULES: dict[str, tuple[type[nn.RNNBase], type[nn.RNNBase], dict[str, str]]] = 
 }
 
 
+def both(cell: str, *args: Any, **options: Any) -> tuple[nn.RNNBase, Any]:
+    """torch.nn's module, and this project's of the same weights."""
+    theirs, ours, own = MODULES[cell]
+    torch.manual_seed(0)
+    reference, module = (of(*args, **{**own, **options}) for of in (theirs, ours))
+    module.load_state_dict(reference.state_dict())
+    return reference, module
+
+
 def tensors(found: Any) -> list[Tensor]:
     """All that output and final states hold."""
     if isinstance(found, Tensor):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -48,27 +49,24 @@ def test_a_choice_is_timed_once_and_said() -> None:
     assert len(selection.decisions()) == 1
 
 
-def test_nothing_is_timed_where_one_scan_is_best_by_far() -> None:
-    module = made()
-    module(X.repeat(8, 1, 1))
-    assert module.notes() == "scan_cpu"
-
-
 @pytest.mark.parametrize(
-    ("backend", "notes"), [("heuristic", "scan_cpu; heuristic: nothing is timed"), ("scan_cpu", "scan_cpu")]
+    ("backend", "forced", "times_longer", "notes"),
+    [
+        ("heuristic", "", 1, "scan_cpu; heuristic: nothing is timed"),
+        ("scan_cpu", "", 1, "scan_cpu"),
+        ("auto", "", 8, "scan_cpu"),
+        ("auto", "sequential", 1, "sequential; forced: ECORNN_AUTO=sequential"),
+    ],
+    ids=["heuristic", "a backend", "best by far", "a backend by the environment"],
 )
-def test_a_module_that_times_nothing(backend: str, notes: str) -> None:
+def test_a_module_that_times_nothing(
+    backend: str, forced: str, times_longer: int, notes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ECORNN_AUTO", forced)
     module = made(backend=backend)
-    module(X)
+    module(X.repeat(times_longer, 1, 1))
     assert module.notes() == notes
     assert not any(decision.timings for decision in selection.decisions().values())
-
-
-def test_the_environment_names_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ECORNN_AUTO", "sequential")
-    module = made()
-    module(X)
-    assert module.notes() == "sequential; forced: ECORNN_AUTO=sequential"
 
 
 def test_what_the_user_has_is_untouched() -> None:
@@ -83,19 +81,25 @@ def test_what_the_user_has_is_untouched() -> None:
     assert all(parameter.grad is None for parameter in module.parameters())
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("by_mode", [("scan_cpu", "sequential"), ("sequential", "scan_cpu")])
-def test_a_recomputed_pass_runs_as_the_first(
-    reentrant: bool, by_mode: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decide(monkeypatch, scan, dict(zip(("inference", "training"), by_mode, strict=True)))
-    module, ran = made(), []
+def noted(module: Any) -> tuple[Callable[[Tensor], Tensor], list[str]]:
+    """A call of the module, and what ran each."""
+    ran: list[str] = []
 
     def run(x: Tensor) -> Tensor:
         output: Tensor = module(x)[0]
         ran.append(module.notes().partition(";")[0])
         return output
 
+    return run, ran
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("by_mode", [("scan_cpu", "sequential"), ("sequential", "scan_cpu")])
+def test_a_recomputed_pass_runs_as_the_first(
+    reentrant: bool, by_mode: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide(monkeypatch, scan, dict(zip(("inference", "training"), by_mode, strict=True)))
+    run, ran = noted(made())
     x = X.clone().requires_grad_()
     with set_checkpoint_early_stop(False):
         checkpoint(run, x, use_reentrant=reentrant).sum().backward()
@@ -110,13 +114,7 @@ def test_a_recomputed_pass_runs_as_the_first(
 @pytest.mark.parametrize("by_mode", [("torch", "persistent_gpu"), ("persistent_gpu", "torch")])
 def test_a_recomputed_pass_on_a_gpu(reentrant: bool, by_mode: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     decide(monkeypatch, backend_choice, dict(zip(("inference", "training"), by_mode, strict=True)))
-    module, ran = GRU(4, 9, device="cuda"), []
-
-    def run(x: Tensor) -> Tensor:
-        output: Tensor = module(x)[0]
-        ran.append(module.notes().partition(";")[0])
-        return output
-
+    run, ran = noted(GRU(4, 9, device="cuda"))
     x = X.cuda().requires_grad_()
     for _ in range(2):
         with set_checkpoint_early_stop(False):

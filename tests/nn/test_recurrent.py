@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import pytest_ecornn.nn
-from tests.helpers.nn_modules import MODULES, tensors, torch_inputs
+from tests.helpers.nn_modules import MODULES, both, tensors, torch_inputs
 from tests.helpers.requirements import needs_gpu
 
 of_each = pytest.mark.parametrize("cell", MODULES)
-
-
-def both(cell: str, *args: Any, **options: Any) -> tuple[nn.RNNBase, Any]:
-    """torch.nn's module, and this project's of the same weights."""
-    theirs, ours, own = MODULES[cell]
-    torch.manual_seed(0)
-    reference, module = theirs(*args, **own, **options), ours(*args, **own, **options)
-    module.load_state_dict(reference.state_dict())
-    return reference, module
 
 
 @of_each
@@ -32,10 +21,7 @@ def test_torchs_own_inputs(cell: str, dtype: torch.dtype) -> None:
     assert len(inputs) >= 8
     for one in inputs:
         made, given = one.constructor_input, one.forward_input
-        theirs, ours, _ = MODULES[cell]
-        reference = theirs(*made.args, **made.kwargs, dtype=dtype)
-        module = ours(*made.args, **made.kwargs, dtype=dtype)
-        module.load_state_dict(reference.state_dict())
+        reference, module = both(cell, *made.args, **made.kwargs, dtype=dtype)
         found, wanted = (tensors(of(*given.args, **given.kwargs)) for of in (module, reference))
         assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
         assert module.notes() == "torch: on cpu: the kernels run on a CUDA device"
@@ -48,10 +34,8 @@ def test_torchs_own_inputs(cell: str, dtype: torch.dtype) -> None:
 def test_torchs_own_inputs_on_a_gpu(cell: str, dtype: torch.dtype, backend: str) -> None:
     for one in torch_inputs(MODULES[cell][0], dtype, "cuda"):
         made, given = one.constructor_input, one.forward_input
-        theirs, ours, _ = MODULES[cell]
-        reference = theirs(*made.args, **made.kwargs, dtype=dtype, device="cuda")
-        module = ours(*made.args, **made.kwargs, dtype=dtype, device="cuda", backend=backend)
-        module.load_state_dict(reference.state_dict())
+        reference, module = both(cell, *made.args, **made.kwargs, dtype=dtype, device="cuda")
+        module._backend = backend
         for _ in range(2):  # the first decides
             found, wanted = (tensors(of(*given.args, **given.kwargs)) for of in (module, reference))
             torch.testing.assert_close(found, wanted)

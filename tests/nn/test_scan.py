@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from itertools import product
 from typing import Any
 
 import pytest
@@ -18,7 +19,6 @@ from tests.helpers.requirements import needs_gpu
 T, B, I, H = 7, 3, 4, 9  # noqa: E741
 MODULES = (MinGRU, MinLSTM)
 of_each = pytest.mark.parametrize("kind", MODULES)
-BY_SCAN = "scan_cpu"
 
 
 def made(kind: Any, **options: Any) -> Any:
@@ -49,29 +49,34 @@ def near(found: Any, wanted: Any, tolerance: float = 1e-5) -> None:
 
 @of_each
 @pytest.mark.parametrize(
-    "options",
+    ("options", "beside_x"),
     [
-        {},
-        {"positive": True, "bias": False},
-        {"num_layers": 2, "bidirectional": True},
-        {"num_layers": 3, "batch_first": True, "positive": True},
+        *product(
+            [
+                {},
+                {"positive": True, "bias": False},
+                {"num_layers": 2, "bidirectional": True},
+                {"num_layers": 3, "batch_first": True, "positive": True},
+            ],
+            ["", "state"],
+        ),
+        *product([{"bidirectional": True}, {"num_layers": 2, "batch_first": True}], ["resets"]),
     ],
 )
-@pytest.mark.parametrize("has_state", [False, True])
-def test_results_and_gradients(kind: Any, options: dict[str, Any], has_state: bool) -> None:
+def test_results_and_gradients(kind: Any, options: dict[str, Any], beside_x: str) -> None:
     module = made(kind, **options)
-    x = inputs(B, T, I) if module.batch_first else inputs(T, B, I)
-    hx = inputs(module.num_layers * (1 + module.bidirectional), B, H, seed=2) if has_state else None
-    given = [x, *([] if hx is None else [hx])]
-    for one in given:
-        one.requires_grad_()
+    x = (inputs(B, T, I) if module.batch_first else inputs(T, B, I)).requires_grad_()
+    hx = inputs(module.num_layers * (1 + module.bidirectional), B, H, seed=2).requires_grad_() if beside_x == "state" else None
+    resets = inputs(*x.shape[:2], seed=5) > 0.7 if beside_x == "resets" else None
+    assert resets is None or resets.any()
+    wants_gradient = [one for one in (x, hx, *module.parameters()) if one is not None]
     gradients = []
-    for output, final in ((results := module(x, hx)), (wanted := expected(module, x, hx))):
+    for output, final in ((results := module(x, hx, resets)), (wanted := expected(module, x, hx, resets))):
         loss = (output * output.detach().cos()).sum() + final.square().sum()
-        gradients.append(torch.autograd.grad(loss, [*given, *module.parameters()]))
+        gradients.append(torch.autograd.grad(loss, wants_gradient))
     near(results, wanted)
     near(*gradients)
-    assert module.notes() == BY_SCAN
+    assert module.notes() == "scan_cpu"
 
 
 @of_each
@@ -112,21 +117,6 @@ def test_a_reset_starts_from_zeros(kind: Any) -> None:
 
 
 @of_each
-@pytest.mark.parametrize("options", [{"bidirectional": True}, {"num_layers": 2, "batch_first": True}])
-def test_resets_of_layers_and_directions(kind: Any, options: dict[str, Any]) -> None:
-    module = made(kind, **options)
-    x = (inputs(B, T, I) if module.batch_first else inputs(T, B, I)).requires_grad_()
-    resets = inputs(*x.shape[:2], seed=5) > 0.7
-    assert resets.any()
-    gradients = []
-    for output, final in ((results := module(x, None, resets)), (wanted := expected(module, x, None, resets))):
-        loss = (output * output.detach().cos()).sum() + final.square().sum()
-        gradients.append(torch.autograd.grad(loss, [x, *module.parameters()]))
-    near(results, wanted)
-    near(*gradients)
-
-
-@of_each
 def test_replicas_read_their_own_weights(kind: Any) -> None:
     """As torch.nn.DataParallel makes them, anew for each call."""
     module, x = made(kind), inputs(T, B, I)
@@ -135,12 +125,12 @@ def test_replicas_read_their_own_weights(kind: Any) -> None:
         replica = module._replicate_for_data_parallel()
         for name, parameter in module.named_parameters():
             setattr(replica, name, parameter.detach() * factor)
-        near(replica(x), wanted) if factor == 1 else near(replica(x), expected(module_of(module, factor), x))
+        near(replica(x), wanted if factor == 1 else expected(multiplied(module, factor), x))
         del replica
     near(module(x), wanted)
 
 
-def module_of(module: Any, factor: float) -> Any:
+def multiplied(module: Any, factor: float) -> Any:
     """A copy whose parameters are multiplied."""
     other = copy.deepcopy(module)
     other.load_state_dict({name: one.detach() * factor for name, one in module.named_parameters()})
@@ -166,10 +156,8 @@ def test_weights_are_read_in_each_call(kind: Any) -> None:
     with torch.no_grad():
         module.weight_ih_l1.mul_(2)
     near(module(x), expected(module, x))
-    halved = {name: one.detach() / 2 for name, one in module.named_parameters()}
-    other = copy.deepcopy(module)
-    other.load_state_dict(halved)
-    near(torch.func.functional_call(module, halved, (x,)), other(x))
+    other = multiplied(module, 0.5)
+    near(torch.func.functional_call(module, dict(other.named_parameters()), (x,)), other(x))
     torch.nn.utils.parametrizations.weight_norm(module, "weight_ih_l0")
     with torch.no_grad():
         module.parametrizations.weight_ih_l0.original0.mul_(3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from itertools import product
 from typing import Any
 
 import pytest
@@ -16,13 +17,15 @@ from torch.utils.checkpoint import checkpoint
 
 from pytest_ecornn.nn import short_calls
 from pytest_ecornn.reference.precision import fp32_precision
-from tests.helpers import nn_kernels, persistent
+from tests.helpers import nn_kernels, nn_modules, persistent
 from tests.helpers.nn_modules import MODULES, tensors
 from tests.helpers.requirements import needs_compiler, needs_gpu
 
 on_cpu, by_kernels = persistent.on_cpu, nn_kernels.by_kernels  # fixtures
 T, B, I, H = 4, 3, 5, 9  # noqa: E741
 of_each = pytest.mark.parametrize("cell", MODULES)
+by_torch_alone = pytest.mark.parametrize("backend", ["torch"])
+pytestmark = pytest.mark.usefixtures("backend")
 
 
 @pytest.fixture(params=["torch", pytest.param("kernels", marks=needs_compiler)])
@@ -48,12 +51,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def both(cell: str = "gru", device: str = "cpu", **options: Any) -> tuple[nn.RNNBase, Any]:
-    """torch.nn's module, and this project's of the same weights."""
-    theirs, ours, own = MODULES[cell]
-    torch.manual_seed(0)
-    reference, module = (of(I, H, **own, **options, device=device) for of in (theirs, ours))
-    module.load_state_dict(reference.state_dict())
-    return reference, module
+    return nn_modules.both(cell, I, H, device=device, **options)
 
 
 def some(*shape: int, device: str = "cpu") -> Tensor:
@@ -76,17 +74,16 @@ def repeat(reference: nn.RNNBase, module: Any, x: Tensor | None = None) -> None:
         expect_alike(reference, module, some() if x is None else x)
 
 
-@of_each
-@pytest.mark.usefixtures("backend")
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"num_layers": 2, "bidirectional": True},
-        {"bias": False},
-        {"batch_first": True, "num_layers": 2},
-    ],
-)
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"num_layers": 2, "bidirectional": True},
+    {"bias": False},
+    {"batch_first": True, "num_layers": 2},
+]
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize(("cell", "options"), [*product(MODULES, OPTIONS), ("lstm", {"proj_size": 3, "num_layers": 2})])
 @pytest.mark.parametrize("mode", ["training", "evaluation", "inference", "inference mode"])
 def test_they_give_the_same(cell: str, options: dict[str, Any], mode: str, taken: list[Any]) -> None:
     reference, module = both(cell, **options)
@@ -98,15 +95,6 @@ def test_they_give_the_same(cell: str, options: dict[str, Any], mode: str, taken
     assert len(taken) == 1  # the third
 
 
-@pytest.mark.usefixtures("backend")
-@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-def test_projections(taken: list[Any]) -> None:
-    reference, module = both("lstm", proj_size=3, num_layers=2)
-    repeat(reference, module)
-    assert len(taken) == 1
-
-
-@pytest.mark.usefixtures("backend")
 def test_dropout_is_drawn_anew(taken: list[Any]) -> None:
     _, module = both(num_layers=2, dropout=0.5)
     x = some()
@@ -118,7 +106,6 @@ def test_dropout_is_drawn_anew(taken: list[Any]) -> None:
 
 
 @of_each
-@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("options", [{}, {"bidirectional": True, "bias": False}])
 @pytest.mark.parametrize("frozen", [0, 2])
 def test_the_same_elements_are_dropped(cell: str, frozen: int, options: dict[str, Any], taken: list[Any]) -> None:
@@ -167,7 +154,6 @@ CHANGES = {
 }
 
 
-@pytest.mark.usefixtures("backend")
 @pytest.mark.filterwarnings("ignore:dropout option adds dropout after all but last recurrent layer")
 @pytest.mark.parametrize("change", CHANGES)
 def test_whatever_changes_is_heeded(change: str, taken: list[Any]) -> None:
@@ -175,11 +161,8 @@ def test_whatever_changes_is_heeded(change: str, taken: list[Any]) -> None:
     repeat(reference, module)
     assert taken
     x = CHANGES[change](module)
-    for name, parametrized in (("weight_hh_l0", "weight_norm"), ("bias_hh_l0", "the last parameter parametrized")):
-        if change == parametrized and name.startswith("weight"):
-            parametrizations.weight_norm(reference, name)
-        elif change == parametrized:
-            parametrize.register_parametrization(reference, name, Twice())
+    if parametrize.is_parametrized(module):
+        CHANGES[change](reference)
     reference.load_state_dict(module.state_dict())
     for parameter, other in zip(reference.parameters(), module.parameters(), strict=True):
         parameter.requires_grad_(other.requires_grad)
@@ -193,23 +176,16 @@ def test_whatever_changes_is_heeded(change: str, taken: list[Any]) -> None:
         assert len(taken) == before + 1
 
 
-@pytest.mark.usefixtures("backend")
 def test_another_layout_and_another_dropout() -> None:
     reference, module = both(num_layers=2)
     x = some(B, B, I)
     repeat(reference, module, x)
-    for one in (reference, module):
-        one.batch_first = True
-    repeat(reference, module, x)
-    module.dropout = 1.0
-    reference.dropout = 1.0
-    repeat(reference, module, x)
-    for one in (reference, module):
-        one.eval()
-    repeat(reference, module, x)
+    for name, value in (("batch_first", True), ("dropout", 1.0), ("training", False)):
+        for one in (reference, module):
+            setattr(one, name, value)
+        repeat(reference, module, x)
 
 
-@pytest.mark.usefixtures("backend")
 def test_a_learned_first_state(taken: list[Any]) -> None:
     reference, module = both()
     h = nn.Parameter(some(1, B, H))
@@ -222,7 +198,6 @@ def test_a_learned_first_state(taken: list[Any]) -> None:
     assert len(taken) == 2
 
 
-@pytest.mark.usefixtures("backend")
 def test_one_tensor_as_both_states_is_given_up(taken: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     usual = short_calls._make_guard
@@ -236,7 +211,6 @@ def test_one_tensor_as_both_states_is_given_up(taken: list[Any], monkeypatch: py
     assert not taken
 
 
-@pytest.mark.usefixtures("backend")
 def test_a_call_without_gradients_does_not_end_those_with(taken: list[Any]) -> None:
     reference, module = both()
     repeat(reference, module)
@@ -247,7 +221,6 @@ def test_a_call_without_gradients_does_not_end_those_with(taken: list[Any]) -> N
     assert len(taken) == before + 3
 
 
-@pytest.mark.usefixtures("backend")
 def test_replaced_parameters_are_not_held(taken: list[Any]) -> None:
     reference, module = both()
     repeat(reference, module)
@@ -258,7 +231,6 @@ def test_replaced_parameters_are_not_held(taken: list[Any]) -> None:
     assert old() is None
 
 
-@pytest.mark.usefixtures("backend")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch 2.11 uses it
 def test_forward_mode_takes_the_long_way(taken: list[Any]) -> None:
     reference, module = both()
@@ -273,7 +245,6 @@ def test_forward_mode_takes_the_long_way(taken: list[Any]) -> None:
 
 
 @of_each
-@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("trains", [False, True])
 def test_states_that_are_carried_on(cell: str, trains: bool, taken: list[Any]) -> None:
     reference, module = both(cell, num_layers=2, bidirectional=True)
@@ -289,7 +260,7 @@ def test_states_that_are_carried_on(cell: str, trains: bool, taken: list[Any]) -
     assert len(taken) == 2  # the fourth and the fifth: the first has no states
 
 
-@pytest.mark.usefixtures("backend", "taken")
+@pytest.mark.usefixtures("taken")
 def test_other_states_are_heeded() -> None:
     reference, module = both("lstm")
     h, c = some(1, B, H), some(1, B, H)
@@ -307,7 +278,6 @@ def test_other_states_are_heeded() -> None:
                 one(some(), wrong)
 
 
-@pytest.mark.usefixtures("backend")
 def test_errors_stay(taken: list[Any]) -> None:
     reference, module = both()
     repeat(reference, module)
@@ -319,7 +289,6 @@ def test_errors_stay(taken: list[Any]) -> None:
     assert len(taken) == 1
 
 
-@pytest.mark.usefixtures("backend")
 def test_transforms_take_the_long_way(taken: list[Any]) -> None:
     reference, module = both()
     repeat(reference, module)
@@ -337,6 +306,7 @@ def test_transforms_take_the_long_way(taken: list[Any]) -> None:
     assert len(taken) > before
 
 
+@by_torch_alone
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning", "ignore:Converting a tensor to a Python")
 def test_a_trace_is_of_the_long_way(taken: list[Any]) -> None:
     reference, module = both()
@@ -346,6 +316,7 @@ def test_a_trace_is_of_the_long_way(taken: list[Any]) -> None:
     torch.testing.assert_close(traced(x)[0], reference(x)[0])
 
 
+@by_torch_alone
 def test_autocast_is_heeded(taken: list[Any]) -> None:
     reference, module = both()
     repeat(reference, module)
@@ -356,7 +327,6 @@ def test_autocast_is_heeded(taken: list[Any]) -> None:
     assert len(taken) == 1
 
 
-@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoints_recompute_by_what_ran_first(reentrant: bool, taken: list[Any]) -> None:
     reference, module = both()
@@ -365,19 +335,13 @@ def test_checkpoints_recompute_by_what_ran_first(reentrant: bool, taken: list[An
         gradients = []
         for one in (reference, module):
             output = checkpoint(lambda x, of=one: of(x)[0], x, use_reentrant=reentrant)
-            gradients.append(torch.autograd.grad(output.cos().sum(), x) if not reentrant else backward(output, x))
+            output.cos().sum().backward()
+            gradients.append(x.grad)
+            x.grad = None
         torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
     assert taken
 
 
-def backward(output: Tensor, x: Tensor) -> tuple[Tensor]:
-    x.grad = None
-    output.cos().sum().backward()
-    assert x.grad is not None
-    return (x.grad,)
-
-
-@pytest.mark.usefixtures("backend")
 def test_copies_and_moved_modules_start_anew(taken: list[Any]) -> None:
     reference, module = both()
     repeat(reference, module)
@@ -393,7 +357,6 @@ def test_copies_and_moved_modules_start_anew(taken: list[Any]) -> None:
     assert len(taken) == before
 
 
-@pytest.mark.usefixtures("backend")
 def test_gradients_are_those_of_parameters_that_took_a_step(taken: list[Any]) -> None:
     reference, module = both("lstm", num_layers=2)
     x = some()
@@ -407,6 +370,7 @@ def test_gradients_are_those_of_parameters_that_took_a_step(taken: list[Any]) ->
     torch.testing.assert_close(dict(module.named_parameters()), dict(reference.named_parameters()), rtol=1e-4, atol=1e-5)
 
 
+@by_torch_alone
 def test_where_torch_has_no_guards_every_call_is_long(monkeypatch: pytest.MonkeyPatch, taken: list[Any]) -> None:
     monkeypatch.setattr(short_calls, "_make_guards", None)
     repeat(*both())
