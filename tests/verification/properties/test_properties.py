@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,17 +29,27 @@ CASE = Case.parse("gru-T6-B3-H5-float32-state-training-seed1")
 Wrap = Callable[[Any, Case, Weights], Layer]
 
 
-def broken(wrap: Wrap, case: Case) -> list[str]:
-    """The properties that do not hold of the plain loop so changed, each asked on a subject of its own."""
+def planted(wrap: Wrap) -> type[ReferenceLoop]:
+    """The plain loop so changed."""
 
     class Planted(ReferenceLoop):
         def build(self, case: Case, weights: Weights) -> Layer:
             return wrap(super().build(case, weights), case, weights)
 
+    return Planted
+
+
+def of_calls(call: Callable[..., Any]) -> Wrap:
+    """A change of each call alone, which is given the layer first."""
+    return lambda layer, case, weights: partial(call, layer)
+
+
+def broken(wrap: Wrap, case: Case) -> list[str]:
+    """The properties that do not hold of the plain loop so changed, each asked on a subject of its own."""
     found = []
     for one in properties.PROPERTIES:
         try:
-            if one.check(PropertyContext(Planted, case)):
+            if one.check(PropertyContext(planted(wrap), case)):
                 found.append(one.name)
         except NotApplicable:
             pass
@@ -49,12 +60,10 @@ def leaks(layer: Any, case: Case, weights: Weights) -> Layer:
     return lambda x, state, lengths: layer(x + 1e-3 * x[-1:].detach(), state, lengths)
 
 
-def stale_final_state(layer: Any, case: Case, weights: Weights) -> Layer:
-    def run(x: Tensor, state: Any, lengths: Any) -> Any:
-        output, final = layer(x, state, lengths)
-        return output, final * 0.99
-
-    return run
+@of_calls
+def stale_final_state(layer: Any, x: Tensor, state: Any, lengths: Any) -> Any:
+    output, final = layer(x, state, lengths)
+    return output, final * 0.99
 
 
 def first_sequence_differs(layer: Any, case: Case, weights: Weights) -> Layer:
@@ -72,38 +81,30 @@ def seldom_wrong(layer: Any, case: Case, weights: Weights) -> Layer:
     return run
 
 
-def clears_padding(layer: Any, case: Case, weights: Weights) -> Layer:
-    def run(x: Tensor, state: Any, lengths: Any) -> Any:
-        padding = (torch.arange(case.steps)[:, None] >= lengths)[..., None]
-        if padding.any():
-            x.data.masked_fill_(padding, 0.0)
-        return layer(x, state, lengths)
-
-    return run
+@of_calls
+def clears_padding(layer: Any, x: Tensor, state: Any, lengths: Any) -> Any:
+    padding = (torch.arange(len(x))[:, None] >= lengths)[..., None]
+    if padding.any():
+        x.data.masked_fill_(padding, 0.0)
+    return layer(x, state, lengths)
 
 
-def swallows_poison(layer: Any, case: Case, weights: Weights) -> Layer:
-    def run(x: Tensor, state: Any, lengths: Any) -> Any:
-        return layer(x + torch.empty(1).nan_to_num(), state, lengths)
-
-    return run
+@of_calls
+def swallows_poison(layer: Any, x: Tensor, state: Any, lengths: Any) -> Any:
+    return layer(x + torch.empty(1).nan_to_num(), state, lengths)
 
 
-def writes_outside(layer: Any, case: Case, weights: Weights) -> Layer:
-    def run(x: Tensor, state: Any, lengths: Any) -> Any:
-        room = torch.empty(4)
-        ctypes.memset(room.data_ptr() + 16, 0, 4)  # the allocator gives out no less than 64 bytes
-        return layer(x, state, lengths)
-
-    return run
+@of_calls
+def writes_outside(layer: Any, x: Tensor, state: Any, lengths: Any) -> Any:
+    room = torch.empty(4)
+    ctypes.memset(room.data_ptr() + 16, 0, 4)  # the allocator gives out no less than 64 bytes
+    return layer(x, state, lengths)
 
 
-def draws_random_numbers(layer: Any, case: Case, weights: Weights) -> Layer:
-    def run(x: Tensor, state: Any, lengths: Any) -> Any:
-        torch.rand(1)
-        return layer(x, state, lengths)
-
-    return run
+@of_calls
+def draws_random_numbers(layer: Any, x: Tensor, state: Any, lengths: Any) -> Any:
+    torch.rand(1)
+    return layer(x, state, lengths)
 
 
 def reuses_its_output(layer: Any, case: Case, weights: Weights) -> Layer:
@@ -133,37 +134,29 @@ def ignores_offset(layer: Any, case: Case, weights: Weights) -> Layer:
     return lambda x, state, lengths: layer(x.as_strided(x.shape, x.stride(), 0), state, lengths)
 
 
-def expands_one_sequence(layer: Any, case: Case, weights: Weights) -> Layer:
-    def run(x: Tensor, state: Any, lengths: Any) -> Any:
-        output, final = layer(x, state, lengths)
-        return output if x.stride(1) else output[:, :1].expand(output.shape), final
-
-    return run
+@of_calls
+def expands_one_sequence(layer: Any, x: Tensor, state: Any, lengths: Any) -> Any:
+    output, final = layer(x, state, lengths)
+    return output if x.stride(1) else output[:, :1].expand(output.shape), final
 
 
-def looks_at_one_weight(layer: Any, case: Case, weights: Weights) -> Layer:
-    old = Weights({name: nn.Parameter(weight.detach().clone()) for name, weight in weights.items()})
-    kept, watched = ReferenceLoop().build(case, old), "weight_ih_l0"
+def keeps_weights(watched: str | None) -> Wrap:
+    """What was derived from the first weights is derived anew only where one of them, or none, is seen to change."""
 
-    def run(x: Tensor, state: Any, lengths: Any) -> Any:
-        if not torch.equal(old[watched], weights[watched]):
-            for name, weight in weights.items():
-                old[name].data.copy_(weight)
-        output, final = layer(x, state, lengths)
-        return output + (kept(x, state, lengths)[0] - output).detach(), final
+    def wrap(layer: Any, case: Case, weights: Weights) -> Layer:
+        old = Weights({name: nn.Parameter(weight.detach().clone()) for name, weight in weights.items()})
+        kept = ReferenceLoop().build(case, old)
 
-    return run
+        def run(x: Tensor, state: Any, lengths: Any) -> Any:
+            if watched and not torch.equal(old[watched], weights[watched]):
+                for name, weight in weights.items():
+                    old[name].data.copy_(weight)
+            output, final = layer(x, state, lengths)
+            return output + (kept(x, state, lengths)[0] - output).detach(), final
 
+        return run
 
-def keeps_first_weights(layer: Any, case: Case, weights: Weights) -> Layer:
-    old = Weights({name: nn.Parameter(weight.detach().clone()) for name, weight in weights.items()})
-    first = ReferenceLoop().build(case, old)
-
-    def run(x: Tensor, state: Any, lengths: Any) -> Any:
-        output, final = layer(x, state, lengths)
-        return output + (first(x, state, lengths)[0] - output).detach(), final
-
-    return run
+    return wrap
 
 
 class Disturbed(torch.autograd.Function):
@@ -205,12 +198,10 @@ def wears_out(notes: dict[str, int], *gradients: Tensor | None) -> Any:
     return [None if one is None else one * notes["passes"] for one in gradients]
 
 
-def cuts_the_graph_without_x(layer: Any, case: Case, weights: Weights) -> Layer:
-    def run(x: Tensor, state: Any, lengths: Any) -> Any:
-        output, final = layer(x, state, lengths)
-        return output if x.requires_grad else output.detach(), final
-
-    return run
+@of_calls
+def cuts_the_graph_without_x(layer: Any, x: Tensor, state: Any, lengths: Any) -> Any:
+    output, final = layer(x, state, lengths)
+    return output if x.requires_grad else output.detach(), final
 
 
 def sets_grad(layer: Any, case: Case, weights: Weights) -> Layer:
@@ -230,12 +221,10 @@ def clamps_gradients(notes: Any, *gradients: Tensor | None) -> Any:
     return [None if one is None else one.clamp(-1e3, 1e3) for one in gradients]
 
 
-def takes_states_by_address(layer: Any, case: Case, weights: Weights) -> Layer:
-    def run(x: Tensor, state: Any, lengths: Any) -> Any:
-        h, c = state
-        return layer(x, (h * (0.5 if h.data_ptr() == c.data_ptr() else 1.0), c), lengths)
-
-    return run
+@of_calls
+def takes_states_by_address(layer: Any, x: Tensor, state: Any, lengths: Any) -> Any:
+    h, c = state
+    return layer(x, (h * (0.5 if h.data_ptr() == c.data_ptr() else 1.0), c), lengths)
 
 
 def shares_weights() -> Wrap:
@@ -247,30 +236,31 @@ def shares_weights() -> Wrap:
     return wrap
 
 
+TRAINING = "gru-T6-B3-H5-float32-state-training"
 PLANTED = {
-    "globals_unchanged": (draws_random_numbers, "gru-T6-B3-H5-float32-state-training"),
+    "globals_unchanged": (draws_random_numbers, TRAINING),
     "inputs_unchanged": (clears_padding, "gru-T6-B3-H5-float32-ragged-state"),
-    "repeats": (seldom_wrong, "gru-T6-B3-H5-float32-state-training"),
+    "repeats": (seldom_wrong, TRAINING),
     "stateless": (remembers_by_address, "gru-T6-B3-H5-float32-state"),
     "fresh_results": (reuses_its_output, "gru-T6-B3-H5-float32-state"),
-    "written": (swallows_poison, "gru-T6-B3-H5-float32-state-training"),
-    "guard_bands": (writes_outside, "gru-T6-B3-H5-float32-state-training"),
-    "gradients_required": (cuts_the_graph_without_x, "gru-T6-B3-H5-float32-state-training"),
-    "unused_results": (disturbed(loses_final_without_output), "gru-T6-B3-H5-float32-state-training"),
-    "incoming_layouts": (disturbed(reads_in_memory_order), "gru-T6-B3-H5-float32-state-training"),
-    "incoming_sizes": (disturbed(clamps_gradients), "gru-T6-B3-H5-float32-state-training"),
+    "written": (swallows_poison, TRAINING),
+    "guard_bands": (writes_outside, TRAINING),
+    "gradients_required": (cuts_the_graph_without_x, TRAINING),
+    "unused_results": (disturbed(loses_final_without_output), TRAINING),
+    "incoming_layouts": (disturbed(reads_in_memory_order), TRAINING),
+    "incoming_sizes": (disturbed(clamps_gradients), TRAINING),
     "same_state": (takes_states_by_address, "lstm-T6-B3-H5-float32-state-training"),
     "layers_apart": (shares_weights(), "gru-T6-B3-H5-float32-state"),
-    "calls_interleaved": (disturbed(takes_the_last_call_for_its_own), "gru-T6-B3-H5-float32-state-training"),
-    "backward_twice": (disturbed(wears_out), "gru-T6-B3-H5-float32-state-training"),
-    "grad_untouched": (sets_grad, "gru-T6-B3-H5-float32-state-training"),
+    "calls_interleaved": (disturbed(takes_the_last_call_for_its_own), TRAINING),
+    "backward_twice": (disturbed(wears_out), TRAINING),
+    "grad_untouched": (sets_grad, TRAINING),
     "causal": (leaks, "gru-T6-B3-H5-float32-bidirectional-state"),
-    "split": (stale_final_state, "gru-T6-B3-H5-float32-state-training"),
-    "batch_order": (first_sequence_differs, "gru-T6-B3-H5-float32-state-training"),
-    "layouts": (ignores_offset, "gru-T6-B3-H5-float32-state-training"),
-    "weights_seen": (keeps_first_weights, "gru-T6-B3-H5-float32-state-training"),
-    "expanded_inputs": (expands_one_sequence, "gru-T6-B3-H5-float32-state-training"),
-    "each_weight_seen": (looks_at_one_weight, "gru-T6-B3-H5-float32-state-training"),
+    "split": (stale_final_state, TRAINING),
+    "batch_order": (first_sequence_differs, TRAINING),
+    "layouts": (ignores_offset, TRAINING),
+    "weights_seen": (keeps_weights(None), TRAINING),
+    "expanded_inputs": (expands_one_sequence, TRAINING),
+    "each_weight_seen": (keeps_weights("weight_ih_l0"), TRAINING),
 }
 
 # Contents that differ at one address; the gradient of as_strided over memory that is read twice; weights that are all kept; a
@@ -296,7 +286,7 @@ def test_a_property_fails_the_layer_planted_for_it_and_no_other_does(name: str) 
 @pytest.mark.parametrize(
     "text",
     [
-        "gru-T6-B3-H5-float32-state-training",
+        TRAINING,
         "lstm-T7-B4-H5-L2-bfloat16-batchfirst-ragged-state-training-strided-seed5",
         "minlstm-T9-B2-H33-float16-bidirectional-projected-offset-seed3",
         "rnn_relu-T1-B1-H1-float64-nan",
@@ -314,14 +304,9 @@ def test_every_property_that_a_cpu_can_show_has_a_planted_fault() -> None:
 
 
 def test_a_broken_property_says_what_must_hold_and_what_came() -> None:
-    class Planted(ReferenceLoop):
-        def build(self, case: Case, weights: Weights) -> Layer:
-            return stale_final_state(super().build(case, weights), case, weights)
-
-    with pytest.raises(
-        properties.PropertyViolation, match=r"split is broken: two parts.* equal the whole; but the steps .* got"
-    ):
-        properties.check(PropertyContext(Planted, CASE))
+    message = r"split is broken: two parts.* equal the whole; but the steps .* got"
+    with pytest.raises(properties.PropertyViolation, match=message):
+        properties.check(PropertyContext(planted(stale_final_state), CASE))
 
 
 def test_globals_are_put_back_and_each_change_is_named() -> None:
@@ -385,22 +370,14 @@ def _late(wrap: Wrap) -> PropertyContext:
 def _globals_changed_by(begin: Callable[[], None], stop: threading.Event) -> str:
     """What is said of a layer that calls `begin` at each call; what that began is told to stop."""
 
-    def wrap(layer: Any, case: Case, weights: Weights) -> Layer:
-        def run(x: Tensor, state: Any, lengths: Any) -> Any:
-            begin()
-            return layer(x, state, lengths)
-
-        return run
-
     try:
-        return properties.by_name("globals_unchanged").check(_late(wrap))
+        return properties.by_name("globals_unchanged").check(_late(of_calls(lambda layer, *given: (begin(), layer(*given))[1])))
     finally:
         stop.set()
 
 
 def test_a_thread_more_for_each_call_is_seen() -> None:
     stop = threading.Event()
-
     message = _globals_changed_by(lambda: threading.Thread(target=stop.wait, daemon=True).start(), stop)
     assert "threads: expected no more after a call than before it" in message
 
@@ -411,10 +388,8 @@ def test_what_is_written_beside_an_input_is_seen() -> None:
     assert bands.find_overwrite() == ""
     assert torch.equal(around.x, problem.x)
     around.x.as_strided((1,), (1,), around.x.storage_offset() + 4).zero_()  # in the gap after the first row
-    assert (
-        bands.find_overwrite()
-        == "expected nothing written outside x [3, 2, 4], float32, got 4 bytes, the first 16 bytes from its start"
-    )
+    message = "expected nothing written outside x [3, 2, 4], float32, got 4 bytes, the first 16 bytes from its start"
+    assert bands.find_overwrite() == message
 
 
 def test_lengths_and_signs_of_zero_count_as_written_into() -> None:
@@ -430,14 +405,11 @@ def test_lengths_and_signs_of_zero_count_as_written_into() -> None:
 
 
 def test_a_final_state_that_is_a_view_of_the_output_is_not_fresh() -> None:
-    def wrap(layer: Any, case: Case, weights: Weights) -> Layer:
-        def run(x: Tensor, state: Any, lengths: Any) -> Any:
-            output, _ = layer(x, state, lengths)
-            return output, output[-1:]
+    def views(layer: Any, *given: Any) -> Any:
+        output, _ = layer(*given)
+        return output, output[-1:]
 
-        return run
-
-    message = properties.by_name("fresh_results").check(_late(wrap))
+    message = properties.by_name("fresh_results").check(_late(of_calls(views)))
     assert message == "final h of call 1: expected memory of its own, got some of output of call 1"
 
 
