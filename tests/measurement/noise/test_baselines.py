@@ -38,26 +38,22 @@ def test_only_blocks_that_lie_apart_differ(before: list[float], after: list[floa
     assert Alone(after).ratio_to(Alone(before)) == pytest.approx(ratio)
 
 
-def test_a_baseline_that_has_become_slower_is_doubted() -> None:
+@pytest.mark.parametrize(
+    ("later_seconds", "samples_us", "doubt"),
+    [(0.01, [1.0] * 3, "times as long after the candidate was built"), (0.0, [1e7] * 8, "times as long")],
+    ids=["it has become slower", "by turns alone"],
+)
+def test_a_baseline_that_is_slow_is_doubted(later_seconds: float, samples_us: list[float], doubt: str) -> None:
     baseline = Candidate.build("loop", Loop, CASE)
     probe = BaselineProbe([baseline], InputPool(CASE), WallTimer(), ThreadGuard(), budget=1.0)
     own = baseline.layer
 
-    def slow(x: Tensor, state: State, lengths: Tensor | None) -> Any:
-        time.sleep(0.01)
+    def later(x: Tensor, state: State, lengths: Tensor | None) -> Any:
+        time.sleep(later_seconds)
         return own(x, state, lengths)
 
-    turns = Arm(baseline, InputPool(CASE), samples_us=[1.0, 1.0, 1.0])
-    baseline.layer = slow
-    doubts = probe.doubts([turns])
-    assert "times as long after the candidate was built" in doubts["loop"]
-
-
-def test_a_baseline_that_is_slow_by_turns_alone_is_doubted() -> None:
-    baseline = Candidate.build("loop", Loop, CASE)
-    probe = BaselineProbe([baseline], InputPool(CASE), WallTimer(), ThreadGuard(), budget=1.0)
-    turns = Arm(baseline, InputPool(CASE), samples_us=[1e7] * 8)
-    assert "times as long" in probe.doubts([turns])["loop"]
+    baseline.layer = later
+    assert doubt in probe.doubts([Arm(baseline, InputPool(CASE), samples_us=samples_us)])["loop"]
 
 
 def test_a_doubted_verdict_is_unclear_and_nothing_is_bold() -> None:

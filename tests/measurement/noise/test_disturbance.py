@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from pytest_ecornn.measurement.noise.watch import MachineLoad, Watch
 from pytest_ecornn.reporting import csv_report, markdown
 from pytest_ecornn.reporting.console import progress
 from pytest_ecornn.reporting.terminal import summary_lines
-from pytest_ecornn.results.rows import Disturbance, Row
+from pytest_ecornn.results.rows import BaselineRatio, Disturbance, Row
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, paired_ratio, verdict
 from tests.helpers import busy_machine
 from tests.helpers.disturbance_samples import BUSY, QUIET
@@ -44,35 +45,31 @@ def proc(folder: Path, threads: dict[str, str], stat: str = "", group: str = "")
 
 
 class TestOwnWaits:
-    def test_threads_waits_are_summed_and_a_new_thread_counts_from_its_beginning(self, tmp_path: Path) -> None:
-        tasks = proc(tmp_path, {"1": "500 1000000 3", "2": "0 0 1"}) / "self/task"
+    def waited(self, folder: Path, before: dict[str, str], after: dict[str, str]) -> Waited:
+        """Of threads by what the system counts; those that are not there after have ended."""
+        tasks = proc(folder, before) / "self/task"
         waits = OwnWaits(tasks)
-        before = waits.read()
-        proc(tmp_path, {"1": "1000000500 3000000 4", "2": "0 0 1", "3": "500000000 4000000 9"})
-        waited = waits.since(before)
+        first = waits.read()
+        proc(folder, after)
+        for thread in before.keys() - after.keys():
+            shutil.rmtree(tasks / thread)
+        found = waits.since(first)
         waits.close()
-        assert waited.wait == pytest.approx(6e-3)
-        assert waited.used == pytest.approx(1.5)
-        assert waited.caller == 0.0
+        return found
+
+    def test_threads_waits_are_summed_and_a_new_thread_counts_from_its_beginning(self, tmp_path: Path) -> None:
+        after = {"1": "1000000500 3000000 4", "2": "0 0 1", "3": "500000000 4000000 9"}
+        waited = self.waited(tmp_path, {"1": "500 1000000 3", "2": "0 0 1"}, after)
+        assert (waited.wait, waited.used, waited.caller) == (pytest.approx(6e-3), pytest.approx(1.5), 0.0)
 
     def test_the_calling_threads_wait_is_told_apart(self, tmp_path: Path) -> None:
         own = str(threading.get_native_id())
-        tasks = proc(tmp_path, {"1": "0 0 1", own: "0 0 1"}) / "self/task"
-        waits = OwnWaits(tasks)
-        before = waits.read()
-        proc(tmp_path, {"1": "0 5000000 1", own: "0 2000000 1"})
-        waited = waits.since(before)
-        waits.close()
+        waited = self.waited(tmp_path, {"1": "0 0 1", own: "0 0 1"}, {"1": "0 5000000 1", own: "0 2000000 1"})
         assert (waited.wait, waited.caller, waited.others) == (pytest.approx(7e-3), pytest.approx(2e-3), 1)
 
     def test_a_thread_that_has_ended_is_left_out(self, tmp_path: Path) -> None:
-        tasks = proc(tmp_path, {"1": "0 0 1", "2": "0 0 1"}) / "self/task"
-        waits = OwnWaits(tasks)
-        before = waits.read()
-        (tasks / "2/schedstat").unlink()
-        (tasks / "2").rmdir()
-        assert waits.since(before) == Waited(0.0, 0.0, 0.0, others=1)
-        waits.close()
+        waited = self.waited(tmp_path, {"1": "0 0 1", "2": "0 0 1"}, {"1": "0 0 1"})
+        assert waited == Waited(0.0, 0.0, 0.0, others=1)
 
     def test_nothing_is_known_where_the_system_has_no_such_files(self, tmp_path: Path) -> None:
         waits = OwnWaits(tmp_path / "none")
@@ -254,26 +251,24 @@ class Summing(WallTimer):
 
 
 class TestRule:
-    def test_a_quiet_machine_has_daemons(self) -> None:
-        assert not is_disturbed(None)
-        assert not is_disturbed(QUIET)
-
-    def test_own_threads_that_wait_for_each_other_are_no_disturbance(self) -> None:
-        assert not is_disturbed(Disturbance(1.0, 2, 0.01, 0.0, 0.0, 0.0, 0.0, 20, 20))
-
-    def test_a_reading_within_a_few_ticks_says_nothing(self) -> None:
-        assert not is_disturbed(Disturbance(0.1, 2, 0.5, 0.0, 0.0, 0.0, 0.0, 20, 20))
-
-    def test_others_for_whom_no_thread_waited_are_mentioned(self) -> None:
-        one = timing(100.0, {})
-        one.disturbance = replace(BUSY, disturbed=0)
-        assert not is_disturbed(one.disturbance)
-        assert describe(one) == "0% of blocks disturbed: other processes took 1.0 of 2 processors"
+    @pytest.mark.parametrize(
+        "found",
+        [
+            pytest.param(None, id="not known"),
+            pytest.param(QUIET, id="a quiet machine has daemons"),
+            pytest.param(Disturbance(1.0, 2, 0.01, 0.0, 0.0, 0.0, 0.0, 20, 20), id="own threads wait for each other"),
+            pytest.param(Disturbance(0.1, 2, 0.5, 0.0, 0.0, 0.0, 0.0, 20, 20), id="a reading within a few ticks"),
+            pytest.param(replace(BUSY, disturbed=0), id="no thread waited for others"),
+        ],
+    )
+    def test_what_is_no_disturbance(self, found: Disturbance | None) -> None:
+        assert not is_disturbed(found)
 
     @pytest.mark.parametrize(
         ("found", "words"),
         [
             (BUSY, "75% of blocks disturbed: other processes took 1.0 of 2 processors"),
+            (replace(BUSY, disturbed=0), "0% of blocks disturbed: other processes took 1.0 of 2 processors"),
             (
                 Disturbance(1.0, 1, 0.0, 0.2, 0.0, 0.0, 0.0, 4, 0),
                 "0% of blocks disturbed: the hypervisor took 0.2 of 1 processor",
@@ -406,31 +401,23 @@ def test_reports_say_what_disturbed_a_row() -> None:
 
 
 class TestBaselineInItsOwnRow:
-    def rows(self, own_us: float, kind: str = "benchmark") -> list[Row]:
+    def rows(self, own_us: float, kind: str = "benchmark", case: str = CASES[0]) -> tuple[list[Row], BaselineRatio]:
         rows = [
             row("a", CASES[0], timing=timing(100.0, {"base": 1000.0})),
-            row("base", CASES[0], kind, timing=timing(own_us, {"base": own_us} if kind == "control" else {})),
+            row("base", case, kind, timing=timing(own_us, {"base": own_us} if kind == "control" else {})),
         ]
         compare_with_own_rows(rows)
-        return rows
+        (against,) = rows[0].timing.against  # type: ignore[union-attr]
+        return rows, against
 
     @pytest.mark.parametrize("kind", ["benchmark", "control"])
     def test_a_baseline_that_took_over_twice_as_long_here_makes_the_verdict_unclear(self, kind: str) -> None:
-        rows = self.rows(499.0, kind)
-        assert rows[0].timing is not None
-        (against,) = rows[0].timing.against
+        rows, against = self.rows(499.0, kind)
         assert (against.verdict, against.doubt) == ("unclear", "base took 1.00 ms here and 499 us in its own row")
         assert f"unclear: a {CASES[0]}: {against.doubt}" in summary_lines(rows, set())
         assert against.doubt in markdown.render(sample_run(), rows, set())
 
-    @pytest.mark.parametrize("own_us", [501.0, 10_000.0])
-    def test_any_other_keeps_it(self, own_us: float) -> None:
-        rows = self.rows(own_us)
-        assert rows[0].timing is not None
-        assert (rows[0].timing.against[0].verdict, rows[0].timing.against[0].doubt) == ("faster", "")
-
-    def test_another_cases_row_says_nothing(self) -> None:
-        rows = [row("a", CASES[0], timing=timing(100.0, {"base": 1000.0})), row("base", CASES[1], timing=timing(1.0, {}))]
-        compare_with_own_rows(rows)
-        assert rows[0].timing is not None
-        assert rows[0].timing.against[0].verdict == "faster"
+    @pytest.mark.parametrize(("own_us", "case"), [(501.0, CASES[0]), (10_000.0, CASES[0]), (1.0, CASES[1])])
+    def test_any_other_and_another_cases_row_keep_it(self, own_us: float, case: str) -> None:
+        _, against = self.rows(own_us, case=case)
+        assert (against.verdict, against.doubt) == ("faster", "")
