@@ -14,8 +14,6 @@ from pytest_ecornn.autotune.timing import measure, probe_lengths
 from tests.helpers.sleep_clock import SleepClock
 
 CPU = torch.device("cpu")
-
-
 time = SleepClock()
 
 
@@ -27,6 +25,21 @@ def _times_by_that_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sleeps(ms: float) -> Callable[[], None]:
     return lambda: time.sleep(ms / 1e3)
+
+
+def counted(ms: float, calls: list[float]) -> Callable[[], None]:
+    """Sleeps, and notes for how long."""
+
+    def call() -> None:
+        calls.append(ms)
+        time.sleep(ms / 1e3)
+
+    return call
+
+
+def beside(b: Callable[[], None], a_ms: float = 1.0) -> Any:
+    """Candidate b is timed beside a."""
+    return measure([Candidate("a", lambda steps: sleeps(a_ms)), Candidate("b", lambda steps: b)], 4, (4,), CPU, captures=False)
 
 
 def timed_call(ms: float, monkeypatch: pytest.MonkeyPatch, replay_ms: float | None) -> Any:
@@ -65,14 +78,10 @@ def test_long_problems_are_timed_at_two_lengths() -> None:
 
 
 def test_a_hopeless_candidate_is_called_twice() -> None:
-    calls = []
-
-    def slow() -> None:
-        calls.append(1)
-        time.sleep(0.1)
-
-    measure([Candidate("a", lambda steps: sleeps(1.0)), Candidate("b", lambda steps: slow)], 4, (4,), CPU, captures=False)
-    assert len(calls) == 2  # the first, which would compile, and the one that warms up
+    for a_ms, b_ms in ((1.0, 100.0), (0.01, 9.0)):
+        calls: list[float] = []
+        beside(counted(b_ms, calls), a_ms)
+        assert len(calls) == 2  # the first, which would compile, and the one that warms up
 
 
 def test_a_candidate_is_not_hopeless_for_one_slow_sample() -> None:
@@ -81,22 +90,11 @@ def test_a_candidate_is_not_hopeless_for_one_slow_sample() -> None:
     def disturbed() -> None:
         time.sleep(next(durations, 0.0005))
 
-    candidates = [Candidate("a", lambda steps: sleeps(1.0)), Candidate("b", lambda steps: disturbed)]
-    timings = measure(candidates, 4, (4,), CPU, captures=False).timings
+    timings = beside(disturbed).timings
     assert timings["b"].called_us < timings["a"].called_us
 
 
-def test_what_is_hopeless_by_far_or_late_is_not_called_again() -> None:
-    def counted(ms: float, calls: list[float]) -> Callable[[], None]:
-        def call() -> None:
-            calls.append(ms)
-            time.sleep(ms / 1e3)
-
-        return call
-
-    far: list[float] = []
-    measure([Candidate("a", lambda steps: sleeps(0.01)), Candidate("b", lambda steps: counted(9.0, far))], 4, (4,), CPU, False)
-    assert len(far) == 2
+def test_what_is_hopeless_late_is_not_called_again() -> None:
     late: list[list[float]] = [[] for _ in range(6)]
     slow = [Candidate(f"slow {n}", lambda steps, calls=calls: counted(9.0, calls)) for n, calls in enumerate(late)]
     measure([Candidate("a", lambda steps: sleeps(1.0)), *slow], 4, (4,), CPU, captures=False)
@@ -107,10 +105,9 @@ def test_a_hopeless_candidate_does_not_make_a_decision_unstable(monkeypatch: pyt
     slow = sleeps(20.0)
     spreads = property(lambda self: [9.0] if self._call is slow else [1.0])
     monkeypatch.setattr(probed_call.ProbedCall, "spreads", spreads)
-    fast, rival = Candidate("a", lambda steps: sleeps(0.1)), Candidate("b", lambda steps: slow)
-    assert measure([fast, rival], 4, (4,), CPU, captures=False).is_stable
+    assert beside(slow, 0.1).is_stable
     monkeypatch.setattr(probed_call.ProbedCall, "spreads", property(lambda self: [9.0]))
-    assert not measure([fast, rival], 4, (4,), CPU, captures=False).is_stable
+    assert not beside(slow, 0.1).is_stable
 
 
 def test_a_candidate_that_fails_when_it_is_called_again_is_out() -> None:
@@ -119,23 +116,14 @@ def test_a_candidate_that_fails_when_it_is_called_again_is_out() -> None:
     def failing() -> None:
         time.sleep(next(durations))
 
-    candidates = [Candidate("a", lambda steps: sleeps(1.0)), Candidate("b", lambda steps: failing)]
-    result = measure(candidates, 4, (4,), CPU, captures=False)
+    result = beside(failing)
     assert list(result.timings) == ["a"]
     assert "StopIteration" in result.failures["b"]
 
 
 def test_what_is_hopeless_at_the_shorter_length_is_not_timed_at_the_longer() -> None:
-    calls: list[int] = []
-
-    def slow(steps: int) -> Callable[[], None]:
-        def call() -> None:
-            calls.append(steps)
-            time.sleep(steps / 1e3)
-
-        return call
-
-    candidates = [Candidate("a", lambda steps: sleeps(steps / 100)), Candidate("b", slow)]
+    calls: list[float] = []
+    candidates = [Candidate("a", lambda steps: sleeps(steps / 100)), Candidate("b", lambda steps: counted(steps, calls))]
     timings = measure(candidates, 960, (48, 96), CPU, captures=False).timings
     assert sorted(calls) == [48, 48, 96]  # the first of each, which would compile, and the one that warms up
     assert timings["b"].called_us == pytest.approx(960e3)
