@@ -27,7 +27,6 @@ from pytest_ecornn.selfcheck import _correct_layers, trial
 from pytest_ecornn.selfcheck.planting import Expectation
 from pytest_ecornn.selfcheck.trial import Planted
 from pytest_ecornn.verification import calls, verification
-from pytest_ecornn.verification.calls import Tensors
 from pytest_ecornn.verification.guards import guards
 from pytest_ecornn.verification.properties import properties
 from pytest_ecornn.verification.properties.subject import PropertyContext
@@ -40,11 +39,19 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
-def reference(problem: Problem) -> Tensors:
+def reference(problem: Problem) -> dict[str, Any]:
     return calls.run(verification.reference_layer(problem), problem)
 
 
-def assert_equal(got: Tensors, wanted: Tensors) -> None:
+def marked(case: Case, *places: Any) -> Tensor:
+    """A mask of these places alone."""
+    marks = torch.zeros(case.steps, case.batch, dtype=torch.bool)
+    for place in places:
+        marks[place] = True
+    return marks
+
+
+def assert_equal(got: dict[str, Any], wanted: dict[str, Any]) -> None:
     assert got.keys() == wanted.keys()
     for name, tensor in wanted.items():
         torch.testing.assert_close(got[name], tensor, rtol=1e-10, atol=1e-12, msg=name)
@@ -69,37 +76,27 @@ def test_a_sum_that_is_reset_begins_anew_in_either_direction() -> None:
 def test_each_part_between_resets_is_a_run_of_its_own(cell: str) -> None:
     case = replace(BASE, cell=cell, batch=1, has_state=True)
     problem = contents.problem(case)
-    marks = torch.zeros(case.steps, 1, dtype=torch.bool)
-    marks[[3, 4, 8]] = True
-    whole = reference(replace(problem, resets=marks))
+    whole = reference(replace(problem, resets=marked(case, 3, 4, 8)))
     parts = []
     for start, end in pairwise((0, 3, 4, 8, 9)):
         own = replace(case, steps=end - start, has_state=not start, resets=False)
         state = () if start else problem.state
         parts.append(reference(replace(problem, case=own, x=problem.x[start:end], state=state, resets=None)))
-    outputs = [part["output"] for part in parts]
-    assert all(output is not None for output in outputs)
-    torch.testing.assert_close(whole["output"], torch.cat(outputs), rtol=1e-12, atol=1e-14)  # type: ignore[arg-type]
+    torch.testing.assert_close(whole["output"], torch.cat([part["output"] for part in parts]), rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(whole["final h"], parts[-1]["final h"], rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("first", [0, 8], ids=["forward", "reverse"])
 def test_a_state_that_the_first_step_drops_has_no_effect_and_a_gradient_of_exactly_0(first: int) -> None:
     case = replace(BASE, has_state=True, bidirectional=True, mode="training")
-    problem = contents.problem(case)
-    marks = torch.zeros(case.steps, case.batch, dtype=torch.bool)
-    marks[first, 1] = True
-    dropped = torch.stack([state[int(first > 0), 1] for state in problem.state])
-    problem = replace(problem, resets=marks)
+    problem = replace(contents.problem(case), resets=marked(case, (first, 1)))
     other = replace(problem, state=tuple(state.clone() for state in problem.state))
     for state in other.state:
+        assert state.isfinite().all()
         state[int(first > 0), 1] = torch.inf
-    assert dropped.isfinite().all()
-    got, wanted = reference(other), reference(problem)
-    assert_equal(got, wanted)
-    for name in ("h", "c"):
-        gradient = wanted[f"grad initial {name}"]
-        assert gradient is not None
+    wanted = reference(problem)
+    assert_equal(reference(other), wanted)
+    for gradient in (wanted["grad initial h"], wanted["grad initial c"]):
         assert torch.equal(gradient[int(first > 0), 1], torch.zeros(case.hidden_size, dtype=torch.float64))
         assert (gradient[int(first > 0), 0] != 0).all()
 
@@ -126,11 +123,8 @@ def test_output_states_and_gradients_are_the_references(kind: type[Implementatio
 def test_nothing_that_is_not_finite_passes_a_reset(kind: type[Implementation]) -> None:
     case = Case.parse("mingru-T9-B2-H3-float32-state-projected-resets")
     problem = contents.problem(case)
-    marks = torch.zeros(9, 2, dtype=torch.bool)
-    marks[5] = True
     problem.x[3, 0, 0], problem.state[0][0, 1] = torch.nan, torch.inf
-    output = calls.run(kind().build(case, problem.weights), replace(problem, resets=marks))["output"]
-    assert output is not None
+    output: Any = calls.run(kind().build(case, problem.weights), replace(problem, resets=marked(case, 5)))["output"]
     assert output[3:5, 0, 0].isnan().all()
     assert output[:5, 1].isinf().all()
     assert output[5:].isfinite().all()
@@ -170,13 +164,12 @@ def test_scan_gpu_hands_the_mask_to_each_scan_without_a_copy(monkeypatch: pytest
 # What the harness gives and judges.
 
 
-def masks(case: Case, count: int = 200) -> list[Tensor]:
-    found = [contents.problem(replace(case, seed=seed)).resets for seed in range(count)]
-    return [mask for mask in found if mask is not None]
+def mask(text: str, seed: int = 0) -> Any:
+    return contents.problem(replace(Case.parse(text), seed=seed)).resets
 
 
 def test_masks_mark_an_eighth_of_the_steps_both_ends_runs_and_some_sequences_never() -> None:
-    every = torch.stack(masks(Case.parse("mingru-T16-B4-H1-float32-resets")))  # [seed, T, B]
+    every = torch.stack([mask("mingru-T16-B4-H1-float32-resets", seed) for seed in range(200)])  # [seed, T, B]
     assert every.dtype == torch.bool
     assert 0.1 < every[:, 1:-1].double().mean() < 0.15
     assert every[:, 0].double().mean() > 0.3
@@ -187,15 +180,14 @@ def test_masks_mark_an_eighth_of_the_steps_both_ends_runs_and_some_sequences_nev
 
 
 def test_a_long_sequence_is_not_cut_into_short_ones() -> None:
-    (mask,) = masks(Case.parse("mingru-T4096-B8-H1-float32-resets"), 1)
-    assert 0 < int(mask.sum(0).max()) < 50
+    assert 0 < int(mask("mingru-T4096-B8-H1-float32-resets").sum(0).max()) < 50
 
 
 def test_a_mask_has_the_cases_layout_and_there_is_none_without() -> None:
-    (mask,) = masks(Case.parse("mingru-T5-B3-H1-float32-batchfirst-resets"), 1)
-    assert mask.shape == (3, 5)
-    assert mask.is_contiguous()
-    assert contents.problem(Case.parse("mingru-T5-B3-H1-float32")).resets is None
+    found = mask("mingru-T5-B3-H1-float32-batchfirst-resets")
+    assert found.shape == (3, 5)
+    assert found.is_contiguous()
+    assert mask("mingru-T5-B3-H1-float32") is None
 
 
 def test_the_corners_have_a_reset_after_what_is_not_finite() -> None:
@@ -227,30 +219,27 @@ def test_a_layer_is_given_a_mask_only_where_the_case_has_one() -> None:
 def test_a_mask_that_is_written_into_or_beside_is_seen() -> None:
     problem, bands = contents.problem(BASE), guards.Redzones()
     around = bands.around(problem)
-    assert around.resets is not None
-    assert problem.resets is not None
-    assert torch.equal(around.resets, problem.resets)
+    resets: Any = around.resets
+    assert torch.equal(resets, problem.resets)  # type: ignore[arg-type]
     assert bands.find_overwrite() == ""
     guard = calls.MutationGuard(calls.Call(around))
-    around.resets.logical_not_()
+    resets.logical_not_()
     with pytest.raises(calls.WrongResult, match="expected resets unchanged by the call, but at"):
         guard.check()
-    assert torch.equal(around.resets, problem.resets)
+    assert torch.equal(resets, problem.resets)  # type: ignore[arg-type]
 
 
 def test_calls_of_the_timed_pool_and_moved_problems_have_the_mask() -> None:
     case = Case.parse("mingru-T5-B3-H2-float32-resets")
     own, pool = contents.problem(case), InputPool(case)
-    assert own.resets is not None
-    drawn = pool.next_problem().problem(own.weights).resets
+    resets, drawn = own.resets, pool.next_problem().problem(own.weights).resets
+    assert resets is not None
     assert drawn is not None
-    assert torch.equal(drawn.sum(1), own.resets.sum(1))  # the same sequences in another order
-    for one in (pool.copied_problem(own.weights), contents.to_device(own, "cpu"), verification.to_float64(own)):
-        assert one.resets is not None
-        assert torch.equal(one.resets, own.resets)
-    placed = pool.copied_problem(own.weights).resets
-    assert placed is not None
-    assert placed.data_ptr() != own.resets.data_ptr()
+    assert torch.equal(drawn.sum(1), resets.sum(1))  # the same sequences in another order
+    placed = pool.copied_problem(own.weights)
+    for one in (placed, contents.to_device(own, "cpu"), verification.to_float64(own)):
+        assert torch.equal(one.resets, resets)  # type: ignore[arg-type]
+    assert placed.resets.data_ptr() != resets.data_ptr()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -267,18 +256,11 @@ def test_a_right_layer_has_every_property(text: str) -> None:
 
 def remembers_the_mask(layer: Any) -> Layer:
     known: dict[int, Tensor] = {}
-
-    def run(x: Tensor, state: Any, lengths: Any, resets: Tensor) -> Any:
-        return layer(x, state, lengths, known.setdefault(resets.data_ptr(), resets.clone()))
-
-    return run
+    return lambda x, state, lengths, resets: layer(x, state, lengths, known.setdefault(resets.data_ptr(), resets.clone()))
 
 
 def resets_all_that_comes_before(layer: Any) -> Layer:
-    def run(x: Tensor, state: Any, lengths: Any, resets: Tensor) -> Any:
-        return layer(x, state, lengths, resets | resets.roll(-1, 0))
-
-    return run
+    return lambda x, state, lengths, resets: layer(x, state, lengths, resets | resets.roll(-1, 0))
 
 
 def of_the_first_sequence(layer: Any) -> Layer:
