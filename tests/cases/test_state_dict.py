@@ -6,7 +6,6 @@ import fnmatch
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -123,26 +122,6 @@ def test_a_module_of_a_model_is_chosen_by_name(tmp_path: Path) -> None:
         state_dict.read(path)
     with pytest.raises(ValueError, match=r"has no module 'head': expected one of"):
         state_dict.read(f"{path}:head")
-
-
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        (nn.Linear(3, 4).state_dict(), "has no weight_hh_l0, but weight, bias: expected what torch.save"),
-        ({}, "has no weight_hh_l0, but nothing"),
-        ({"step": 3, "model": nn.LSTM(3, 4).state_dict()}, "holds something else than tensors by names"),
-        (nn.LSTM(3, 4, proj_size=2).state_dict(), r"expected \[G\*H, H\] with G 1, 3 or 4 and no proj_size, got \[16, 2\]"),
-        ({**nn.LSTM(3, 4, 2).state_dict(), "weight_ih_l1": torch.zeros(16, 5)}, r"shape \[16, 4\], got shape \[16, 5\]"),
-        ({**nn.LSTM(3, 4).state_dict(), "weight_hr_l0": torch.zeros(4, 4)}, "weight_hr_l0: expected no such parameter"),
-        ({"weight_hh_l0": torch.zeros(4, 4)}, "weight_ih_l0: expected shape .*, got none"),
-        (nn.LSTM(3, 4).to(torch.float8_e4m3fn).state_dict(), "expected one of float32, .* got torch.float8_e4m3fn"),
-    ],
-)
-def test_another_file_is_refused_in_one_line(what: Any, message: str, tmp_path: Path) -> None:
-    torch.save(what, tmp_path / "other.pt")
-    with pytest.raises(ValueError, match=message) as error:
-        state_dict.read(str(tmp_path / "other.pt"))
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("text", [None, "", "not torch's"])

@@ -34,6 +34,20 @@ def _pruned(mask: torch.Tensor) -> dict[str, Any]:
 
 _DENSE = "weight_hh_l0: expected a dense tensor, got one that is"
 _HOSTILE: dict[str, tuple[dict[Any, Any], str]] = {
+    "of another module": (nn.Linear(3, 4).state_dict(), "has no weight_hh_l0, but weight, bias: expected what torch.save"),
+    "empty": ({}, "has no weight_hh_l0, but nothing"),
+    "of a training": ({"step": 3, "model": _lstm()}, "holds something else than tensors by names"),
+    "projections": (
+        nn.LSTM(3, 4, proj_size=2).state_dict(),
+        r"expected \[G\*H, H\] with G 1, 3 or 4 and no proj_size, got \[16, 2\]",
+    ),
+    "a layer of another input size": (
+        {**nn.LSTM(3, 4, 2).state_dict(), "weight_ih_l1": torch.zeros(16, 5)},
+        r"shape \[16, 4\], got shape \[16, 5\]",
+    ),
+    "another parameter": (_lstm(weight_hr_l0=torch.zeros(4, 4)), "weight_hr_l0: expected no such parameter"),
+    "one tensor alone": ({"weight_hh_l0": torch.zeros(4, 4)}, "weight_ih_l0: expected shape .*, got none"),
+    "float8": (nn.LSTM(3, 4).to(torch.float8_e4m3fn).state_dict(), "expected one of float32, .* got torch.float8_e4m3fn"),
     "a mask of another shape": (
         _pruned(torch.ones(16, 5)),
         r"weight_hh_l0_mask: expected shape \[16, 4\], got \[16, 5\]",

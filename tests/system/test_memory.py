@@ -53,33 +53,16 @@ def test_without_glibc_the_system_default_stays(monkeypatch: pytest.MonkeyPatch)
     memory.trim_malloc()
 
 
-@glibc
-@pytest.mark.parametrize("fixed", [False, True])
-def test_peak_is_what_a_call_allocates_and_touches(fixed: bool) -> None:
-    script = f"""
-import sys
-from pytest_ecornn.system import memory
-import numpy as np
-if {fixed}:
-    memory.configure_malloc()
+FRESH = """
 hold = np.ones(2**25, np.uint8)
 def call():
     np.ones(2**26, np.uint8)
 call()
 print(memory.peak_bytes(call), memory.peak_bytes(call), memory.peak_bytes(lambda: None))
 """
-    first, second, nothing = (int(text) for text in run(script, "")[0].split())
-    assert first == pytest.approx(64 * MB, rel=0.1)
-    assert second == pytest.approx(64 * MB, rel=0.1)
-    assert nothing < MB
-
-
-@glibc
-def test_garbage_that_is_freed_during_a_call_does_not_hide_what_it_takes() -> None:
-    script = """
+# Of garbage that is freed during a call.
+GARBAGE = """
 import gc
-from pytest_ecornn.system import memory
-import numpy as np
 gc.disable()
 garbage = [np.ones(2**26, np.uint8)]
 garbage.append(garbage)
@@ -89,18 +72,22 @@ def call():
     np.ones(2**26, np.uint8)
 print(memory.peak_bytes(call))
 """
-    assert int(run(script, "")[0]) == pytest.approx(64 * MB, rel=0.1)
+TEMPORARIES = """
+import torch
+a = torch.ones(2**22)
+print(memory.peak_bytes(lambda: (a + 1) * 2))
+"""
 
 
 @glibc
-def test_peak_of_a_torch_call_holds_its_temporaries() -> None:
-    script = f"""
-import torch
-from pytest_ecornn.system import memory
-a = torch.ones({16 * MB} // 4)
-print(memory.peak_bytes(lambda: (a + 1) * 2))
-"""
-    assert int(run(script, "")[0]) == pytest.approx(32 * MB, rel=0.1)
+@pytest.mark.parametrize(
+    ("script", "megabytes"),
+    [(FRESH, [64, 64, 0]), ("memory.configure_malloc()" + FRESH, [64, 64, 0]), (GARBAGE, [64]), (TEMPORARIES, [32])],
+    ids=["fresh arrays", "fresh arrays by the fixed allocator", "beside garbage", "torch's temporaries"],
+)
+def test_peak_is_what_a_call_allocates_and_touches(script: str, megabytes: list[int]) -> None:
+    said = run("import numpy as np\nfrom pytest_ecornn.system import memory\n" + script, "")[0]
+    assert [int(text) / MB for text in said.split()] == pytest.approx(megabytes, rel=0.1, abs=1)
 
 
 @glibc
