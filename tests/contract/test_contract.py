@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -79,31 +80,33 @@ def test_a_pruned_weights_gradient_is_zero_even_where_it_overflowed() -> None:
     assert weights.masked("w").dtype == parameter.dtype
 
 
-def test_an_unsupported_case_is_simplified_no_more_than_needed() -> None:
-    case = Case(cell="lstm", steps=7, batch=3, hidden_size=5, layers=2, ragged=True, resets=True, has_state=True, bias=False)
-
-    def unsupported(given: Case) -> str | None:
-        if given.layers > 1:
-            return "one layer, please"
-        return "no masks, please" if given.ragged or given.resets else None
-
-    nearest = nearest_supported(case, unsupported)
-    assert nearest == Case(cell="lstm", steps=7, batch=3, hidden_size=5, has_state=True, bias=False)
-
-
-def test_a_scan_that_takes_only_pre_activations_is_given_them() -> None:
-    case = Case(cell="mingru", steps=7, batch=3, hidden_size=5, input_size=4)
-    nearest = nearest_supported(case, lambda given: None if given.projected else "projected only")
-    assert nearest is not None
-    assert nearest.projected
-
-
-@pytest.mark.parametrize(("mode", "steps"), [("training", 1), ("inference", 4)])
-def test_where_training_takes_fewer_steps_a_case_stays_in_training(mode: str, steps: int) -> None:
-    case = Case(cell="mingru", steps=20, batch=3, hidden_size=5, mode=mode, layers=2)
-    most = {"training": 1, "inference": 4}
-    nearest = nearest_supported(case, lambda given: "too long" if given.steps > most[given.mode] else None)
-    assert nearest == Case(cell="mingru", steps=steps, batch=3, hidden_size=5, mode=mode, layers=2)
+@pytest.mark.parametrize(
+    ("text", "runs", "nearest"),
+    [
+        (
+            "lstm-T7-B3-H5-L2-nobias-ragged-state-resets",
+            lambda case: case.layers == 1 and not case.ragged and not case.resets,
+            "lstm-T7-B3-H5-nobias-state",
+        ),
+        ("mingru-T7-B3-I4-H5", lambda case: case.projected, "mingru-T7-B3-H5-projected"),
+        ("mingru-T20-B3-H5-L2-training", lambda case: case.steps <= (1 if case.training else 4), "mingru-T1-B3-H5-L2-training"),
+        ("mingru-T20-B3-H5-L2", lambda case: case.steps <= (1 if case.training else 4), "mingru-T4-B3-H5-L2"),
+        ("lstm-T7-B3-H5-L2", lambda case: case.density < 1, "lstm-T7-B3-H5-L2-density0.3"),
+        ("lstm-T7-B3-H5-L2-nan", lambda case: case.density < 1, "lstm-T7-B3-H5-L2-density0.3"),
+        ("lstm-T7-B3-H5-state-nan", lambda case: case.training and case.layers == 1, "lstm-T7-B3-H5-state-training"),
+        (
+            "lstm-T7-B3-H5-L2-state-training-large",
+            lambda case: case.training and case.hidden_size == 64,
+            "lstm-T7-B3-I5-H64-L2-state-training-large",
+        ),
+        ("mingru-T7-B3-H5", lambda case: False, None),
+    ],
+)
+def test_an_unsupported_case_is_simplified_no_more_than_needed(
+    text: str, runs: Callable[[Case], bool], nearest: str | None
+) -> None:
+    found = nearest_supported(Case.parse(text), lambda case: None if runs(case) else "not this one, please")
+    assert found == (nearest and Case.parse(nearest))
 
 
 @pytest.mark.parametrize(
@@ -121,14 +124,6 @@ def test_sizes_of_a_kernels_tiles_are_found_beside_its_steps_and_training_is_kep
     assert (nearest.mode, nearest.hidden_size) == ("training", 64)
 
 
-def test_what_runs_pruned_weights_alone_is_given_them() -> None:
-    case = Case(cell="lstm", steps=7, batch=3, hidden_size=5, layers=2)
-    nearest = nearest_supported(case, lambda given: "dense" if given.density == 1 else None)
-    assert nearest == replace(case, density=0.3)
-    nearest = nearest_supported(replace(case, contents="nan"), lambda given: "dense" if given.density == 1 else None)
-    assert nearest == replace(case, density=0.3)
-
-
 @given(st.data())
 def test_cases_of_a_domain_without_dense_ones_are_sparse_and_of_numbers(data: st.DataObject) -> None:
     domain = SupportedCases(("gru",), dense=False)
@@ -139,17 +134,3 @@ def test_cases_of_a_domain_without_dense_ones_are_sparse_and_of_numbers(data: st
     assert len(found) > 5
     assert all(domain.contains(one) and one.density < 1 and one.contents not in ("nan", "infinite") for one in found)
     assert not domain.contains(replace(case, density=1.0))
-
-
-def test_what_runs_in_training_alone_is_given_that() -> None:
-    case = Case(cell="lstm", steps=7, batch=3, hidden_size=5, has_state=True, contents="nan")
-    nearest = nearest_supported(case, lambda given: None if given.training and given.layers == 1 else "trains one layer")
-    assert nearest == replace(case, mode="training", contents="normal")
-    case = replace(case, layers=2, contents="large", mode="training")
-    nearest = nearest_supported(case, lambda given: None if given.training and given.hidden_size == 64 else "trains 64")
-    assert nearest == replace(case, hidden_size=64)
-
-
-def test_what_runs_nowhere_has_no_nearest_case() -> None:
-    case = Case(cell="mingru", steps=7, batch=3, hidden_size=5)
-    assert nearest_supported(case, lambda given: "never") is None

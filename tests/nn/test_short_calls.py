@@ -74,6 +74,13 @@ def repeat(reference: nn.RNNBase, module: Any, x: Tensor | None = None) -> None:
         expect_alike(reference, module, some() if x is None else x)
 
 
+def repeated() -> tuple[nn.RNNBase, Any]:
+    """The modules, of which such calls are short."""
+    reference, module = both()
+    repeat(reference, module)
+    return reference, module
+
+
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"num_layers": 2, "bidirectional": True},
@@ -157,8 +164,7 @@ CHANGES = {
 @pytest.mark.filterwarnings("ignore:dropout option adds dropout after all but last recurrent layer")
 @pytest.mark.parametrize("change", CHANGES)
 def test_whatever_changes_is_heeded(change: str, taken: list[Any]) -> None:
-    reference, module = both()
-    repeat(reference, module)
+    reference, module = repeated()
     assert taken
     x = CHANGES[change](module)
     if parametrize.is_parametrized(module):
@@ -212,8 +218,7 @@ def test_one_tensor_as_both_states_is_given_up(taken: list[Any], monkeypatch: py
 
 
 def test_a_call_without_gradients_does_not_end_those_with(taken: list[Any]) -> None:
-    reference, module = both()
-    repeat(reference, module)
+    reference, module = repeated()
     with torch.no_grad():
         module(some(T + 1, B, I))
     before = len(taken)
@@ -222,8 +227,7 @@ def test_a_call_without_gradients_does_not_end_those_with(taken: list[Any]) -> N
 
 
 def test_replaced_parameters_are_not_held(taken: list[Any]) -> None:
-    reference, module = both()
-    repeat(reference, module)
+    reference, module = repeated()
     old = weakref.ref(module.weight_hh_l0)
     module.load_state_dict(module.state_dict(), assign=True)
     repeat(reference, module, some(T + 1, B, I))
@@ -233,8 +237,7 @@ def test_replaced_parameters_are_not_held(taken: list[Any]) -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch 2.11 uses it
 def test_forward_mode_takes_the_long_way(taken: list[Any]) -> None:
-    reference, module = both()
-    repeat(reference, module)
+    reference, module = repeated()
     x, tangent, found = some(), some(), []
     with forward_ad.dual_level():
         for one in (reference, module):
@@ -279,8 +282,7 @@ def test_other_states_are_heeded() -> None:
 
 
 def test_errors_stay(taken: list[Any]) -> None:
-    reference, module = both()
-    repeat(reference, module)
+    reference, module = repeated()
     for wrong in (some(T, B, I + 1), some(T, B, I).double(), some(2, T, B, I)):
         for _ in range(3):
             for one in (reference, module):
@@ -290,8 +292,7 @@ def test_errors_stay(taken: list[Any]) -> None:
 
 
 def test_transforms_take_the_long_way(taken: list[Any]) -> None:
-    reference, module = both()
-    repeat(reference, module)
+    reference, module = repeated()
     x, before = some(), len(taken)
     gradients = []
     for one in (reference, module):
@@ -309,8 +310,7 @@ def test_transforms_take_the_long_way(taken: list[Any]) -> None:
 @by_torch_alone
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning", "ignore:Converting a tensor to a Python")
 def test_a_trace_is_of_the_long_way(taken: list[Any]) -> None:
-    reference, module = both()
-    repeat(reference, module)
+    reference, module = repeated()
     traced = torch.jit.trace(module, (some(),), check_trace=False)
     x = some(T, B + 2, I)
     torch.testing.assert_close(traced(x)[0], reference(x)[0])
@@ -318,8 +318,7 @@ def test_a_trace_is_of_the_long_way(taken: list[Any]) -> None:
 
 @by_torch_alone
 def test_autocast_is_heeded(taken: list[Any]) -> None:
-    reference, module = both()
-    repeat(reference, module)
+    reference, module = repeated()
     with torch.autocast("cpu", torch.bfloat16):
         for _ in range(3):
             x = some()
@@ -343,8 +342,7 @@ def test_checkpoints_recompute_by_what_ran_first(reentrant: bool, taken: list[An
 
 
 def test_copies_and_moved_modules_start_anew(taken: list[Any]) -> None:
-    reference, module = both()
-    repeat(reference, module)
+    reference, module = repeated()
     other = copy.deepcopy(module)
     other.weight_ih_l0.data.zero_()
     assert not torch.equal(other(some())[0], module(some())[0])

@@ -103,8 +103,7 @@ class TestMachineLoad:
         self.now = [2.0, 1.5]
         stat = "".join(line.format(*given) for given in (("", 999, 99), (0, 300, 10), (1, 900, 10), (2, 450, 90)))
         proc(tmp_path, {}, stat)
-        found = load.load()
-        assert found is not None
+        found: Any = load.load()
         assert (found.processors, found.others, found.stolen) == (2, pytest.approx(1.0), pytest.approx(0.1))
 
     @pytest.mark.parametrize(
@@ -123,8 +122,7 @@ class TestMachineLoad:
         load = MachineLoad(proc(tmp_path, {}, stat, group), groups)
         self.now = [2.0, 0.0]
         (groups / path).write_text(later)
-        found = load.load()
-        assert found is not None
+        found: Any = load.load()
         assert found.throttled == pytest.approx(0.25)
 
     @pytest.mark.parametrize("stat", ["", "cpu0 x\n", "cpu0 1 2\n", "cpu7 1 0 0 0 0 0 0 0 0 0\n"])
