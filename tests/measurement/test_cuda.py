@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,15 @@ def arm(text: str = CASE, layer: Any = None, name: str = "sequential") -> Arm:
     if layer is not None:
         candidate.layer = layer(candidate.layer)
     return Arm(candidate, InputPool(case), seconds=1e-4)
+
+
+def first(act: Callable[[torch.Tensor], Any]) -> Callable[[Layer], Layer]:
+    """A layer each call of which does that first, with its x."""
+
+    def wrap(layer: Layer) -> Layer:
+        return lambda x, state, lengths: (act(x), layer(x, state, lengths))[1]
+
+    return wrap
 
 
 def captured(*arms: Arm) -> list[GraphArm]:
@@ -101,11 +111,11 @@ def test_replays_are_verified_on_contents_that_changed(rest: str) -> None:
 
 def test_a_graph_that_reads_stale_input_fails() -> None:
     def stale(layer: Layer) -> Layer:
-        first: list[torch.Tensor] = []
+        kept: list[torch.Tensor] = []
 
         def remembering(x: torch.Tensor, state: Any, lengths: Any) -> Any:
-            first[:] = first or [x.clone()]
-            return layer(first[0], state, lengths)
+            kept[:] = kept or [x.clone()]
+            return layer(kept[0], state, lengths)
 
         return remembering
 
@@ -127,36 +137,12 @@ def test_three_percent_more_is_slower() -> None:
     sleep_seconds = clock.time([sleep] * 3) / 3
     cycles = int(0.03 * plain.samples_us[-1] * 1e-6 / sleep_seconds * _TEN_MS)
 
-    def slowed(layer: Layer) -> Layer:
-        def sleeping(x: torch.Tensor, state: Any, lengths: Any) -> Any:
-            sleep(cycles)
-            return layer(x, state, lengths)
-
-        return sleeping
-
-    column = TimingColumn(captured(arm(layer=slowed), arm()), clock)
+    column = TimingColumn(captured(arm(layer=first(lambda x: sleep(cycles))), arm()), clock)
     column.measure(2.0)
     assert column.timing(ANY).against[0].verdict == "slower"
 
 
 # Capture that fails.
-
-
-def _waits(layer: Layer) -> Layer:
-    def waiting(x: torch.Tensor, state: Any, lengths: Any) -> Any:
-        float(x.sum())
-        return layer(x, state, lengths)
-
-    return waiting
-
-
-def _spoils(layer: Layer) -> Layer:
-    def spoiling(x: torch.Tensor, state: Any, lengths: Any) -> Any:
-        if torch.cuda.is_current_stream_capturing():
-            torch.cuda.synchronize()
-        return layer(x, state, lengths)
-
-    return spoiling
 
 
 def _raises(layer: Layer) -> Layer:
@@ -169,7 +155,15 @@ def _raises(layer: Layer) -> Layer:
     return raising
 
 
-@pytest.mark.parametrize("layer", [_waits, _spoils, _raises])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        first(lambda x: float(x.sum())),
+        first(lambda x: torch.cuda.is_current_stream_capturing() and torch.cuda.synchronize()),
+        _raises,
+    ],
+    ids=["waits", "spoils", "raises"],
+)
 def test_a_capture_that_fails_is_told_and_leaves_the_device_as_it_was(layer: Any) -> None:
     stream = torch.cuda.current_stream()
     graphs, missing = graph_arms([arm(layer=layer)])

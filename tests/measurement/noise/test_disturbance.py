@@ -183,47 +183,37 @@ def test_the_clock_tells_the_time_of_the_calls_alone() -> None:
     clock.close()
 
 
-class TestColumn:
+@pytest.mark.parametrize(
+    ("lost", "found", "calls"),
+    [(0.5, QUIET, 10), (0.9, None, 10), (0.9, BUSY, 3)],
+    ids=["quiet", "another system", "busy until the budget ends"],
+)
+def test_disturbed_blocks_alone_are_measured_again_and_shorter(
+    lost: float, found: Disturbance | None, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of two implementations that take 1 and 2 ms, beside what a watch is made to see."""
+    monkeypatch.setattr(Watch, "disturbance", lambda self: found)
+    monkeypatch.setattr(TimedSpan, "lost", lambda self, processors: lost)
+    monkeypatch.setattr(TimedSpan, "delayed", 0.0)
+    arms: list[Any] = [Constant(1e-3), Constant(2e-3)]
+    column = TimingColumn(arms, Summing())
+    column.measure(1.0)
+    assert [arm.calls for arm in arms] == [calls, calls]
+    pairs, high = len(arms[0].samples_us), column.measure_full_budget(0.0).high
+    assert pairs > MIN_PAIRS if found is BUSY else pairs == MIN_PAIRS
+    assert high > 2.0 if found is BUSY else high < 1.0
 
-    def column(self, monkeypatch: pytest.MonkeyPatch, lost: float, found: Disturbance | None) -> tuple[TimingColumn, list[Any]]:
-        monkeypatch.setattr(Watch, "disturbance", lambda self: found)
-        monkeypatch.setattr(TimedSpan, "lost", lambda self, processors: lost)
-        monkeypatch.setattr(TimedSpan, "delayed", 0.0)
-        arms: list[Any] = [Constant(1e-3), Constant(2e-3)]
-        return TimingColumn(arms, Summing()), arms
 
-    def test_a_quiet_row_is_decided_by_the_fewest_pairs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        column, arms = self.column(monkeypatch, 0.5, QUIET)
-        column.measure(1.0)
-        assert [arm.calls for arm in arms] == [10, 10]
-        assert len(arms[0].samples_us) == MIN_PAIRS
-
-    def test_disturbed_blocks_are_measured_again_and_shorter_until_the_budget_ends(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        column, arms = self.column(monkeypatch, 0.9, BUSY)
-        column.measure(1.0)
-        assert [arm.calls for arm in arms] == [3, 3]
-        assert len(arms[0].samples_us) > MIN_PAIRS
-        assert column.measure_full_budget(0.0).high > 2.0
-
-    def test_a_gpu_works_on_while_the_calling_thread_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for device, delayed in (("cpu", 0.4), ("cuda:0", 0.0)):
-            arm: Any = Constant(1e-3)
-            arm.candidate.case.device = device
-            watch = Watch(Summing(), [arm])
-            with watch as clock:
-                monkeypatch.setattr(clock, "lost", 0.5)
-                monkeypatch.setattr(clock, "delayed", 0.4)
-                watch.after_block(arm)
-            assert watch.waits(arm).delayed == [delayed]
-
-    def test_nothing_is_known_and_nothing_breaks_on_another_system(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        column, arms = self.column(monkeypatch, 0.9, None)
-        column.measure(1.0)
-        assert [arm.calls for arm in arms] == [10, 10]
-        assert column.measure_full_budget(0.0).high < 1.0
+def test_a_gpu_works_on_while_the_calling_thread_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for device, delayed in (("cpu", 0.4), ("cuda:0", 0.0)):
+        arm: Any = Constant(1e-3)
+        arm.candidate.case.device = device
+        watch = Watch(Summing(), [arm])
+        with watch as clock:
+            monkeypatch.setattr(clock, "lost", 0.5)
+            monkeypatch.setattr(clock, "delayed", 0.4)
+            watch.after_block(arm)
+        assert watch.waits(arm).delayed == [delayed]
 
 
 class Constant:
