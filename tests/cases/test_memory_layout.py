@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -27,14 +28,12 @@ def test_a_layout_changes_memory_and_no_value(layout: str, order: str) -> None:
     case = Case.parse(f"gru-T3-B2-I4-H5-L2-float32-ragged-state{order}")
     plain, laid = contents.problem(case), contents.problem(replace(case, layout=layout))
     assert Case.parse(str(laid.case)) == laid.case
-    assert plain.lengths is not None
-    assert laid.lengths is not None
-    assert torch.equal(plain.x, laid.x)
-    assert torch.equal(plain.state[0], laid.state[0])
-    assert torch.equal(plain.lengths, laid.lengths)
+    tensors: list[Any] = [laid.x, *laid.state, laid.lengths]
+    for one, other in zip(tensors, (plain.x, *plain.state, plain.lengths), strict=True):
+        assert torch.equal(one, other)
     if not order:
-        assert (laid.x.stride(), laid.state[0].stride(), laid.lengths.stride()) == STRIDES[layout]
-    assert {one.storage_offset() for one in (laid.x, *laid.state, laid.lengths)} == {int(layout == "offset")}
+        assert tuple(one.stride() for one in tensors) == STRIDES[layout]
+    assert {one.storage_offset() for one in tensors} == {int(layout == "offset")}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

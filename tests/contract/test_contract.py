@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -119,8 +120,7 @@ def test_sizes_of_a_kernels_tiles_are_found_beside_its_steps_and_training_is_kep
         in_tiles = given.hidden_size % 64 == 0 and given.steps % divisor == 0
         return None if in_tiles and least <= given.steps <= most else "other sizes, please"
 
-    nearest = nearest_supported(case, unsupported)
-    assert nearest is not None
+    nearest: Any = nearest_supported(case, unsupported)
     assert (nearest.mode, nearest.hidden_size) == ("training", 64)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -23,12 +24,17 @@ def parameters() -> list[Tensor | None]:
 
 
 def one_by_one(given: Sequence[Tensor | None], device: torch.device) -> list[Tensor | None]:
-    cast = autocast_of(device)
-    return [None if one is None else cast(one) for one in given]
+    cast_one = autocast_of(device)
+    return [None if one is None else cast_one(one) for one in given]
 
 
-def summed(cast: Sequence[Tensor | None]) -> Tensor:
-    return sum((one.double().pow(3).sum() for one in cast if one is not None), torch.zeros(()))
+def cast(*given: Tensor | None, dtype: torch.dtype = torch.bfloat16) -> Any:
+    with torch.autocast("cpu", dtype):
+        return cast_parameters(given, CPU)
+
+
+def summed(found: Sequence[Tensor | None]) -> Tensor:
+    return sum((one.double().pow(3).sum() for one in found if one is not None), torch.zeros(()))
 
 
 def test_they_are_those_of_casts_one_by_one() -> None:
@@ -43,8 +49,8 @@ def test_they_are_those_of_casts_one_by_one() -> None:
             assert torch.equal(one, other)
     for order in (1, 2):
         gradients = []
-        for cast in (found, wanted):
-            once = torch.autograd.grad(summed(cast), wants_gradient, create_graph=True, retain_graph=True)
+        for each in (found, wanted):
+            once = torch.autograd.grad(summed(each), wants_gradient, create_graph=True, retain_graph=True)
             total = sum((one.double().pow(2).sum() for one in once), torch.zeros(()))
             gradients.append(once if order == 1 else torch.autograd.grad(total, wants_gradient, retain_graph=True))
         for one, other in zip(*gradients, strict=True):
@@ -54,20 +60,14 @@ def test_they_are_those_of_casts_one_by_one() -> None:
 
 def test_a_copy_that_nobody_uses_has_no_gradient() -> None:
     used, unused = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        first, _ = cast_parameters([used, unused], CPU)
-    assert first is not None
-    first.sum().backward()
+    cast(used, unused)[0].sum().backward()
     assert torch.equal(used.grad, torch.ones(3))
     assert unused.grad is None
 
 
 def test_each_use_of_a_tied_parameter_is_cast_alone() -> None:
     tied = torch.ones(1, requires_grad=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        first, second = cast_parameters([tied, tied], CPU)
-    assert first is not None
-    assert second is not None
+    first, second = cast(tied, tied)
     (gradient,) = torch.autograd.grad(first + second * 2.0**-9, tied)
     assert gradient.item() == 1 + 2.0**-9  # which bfloat16 does not have
 
@@ -78,17 +78,11 @@ def test_without_autocast_they_are_the_same_tensors() -> None:
 
 
 def test_under_a_transform_each_is_cast_alone() -> None:
-    def loss(weight: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return summed(cast_parameters([weight], CPU))
-
     weight = torch.randn(3)
-    torch.testing.assert_close(torch.func.grad(loss)(weight), 3 * weight.bfloat16().float() ** 2, rtol=0.02, atol=0.01)
+    gradient = torch.func.grad(lambda weight: summed(cast(weight)))(weight)
+    torch.testing.assert_close(gradient, 3 * weight.bfloat16().float() ** 2, rtol=0.02, atol=0.01)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_dtype_is_autocasts(dtype: torch.dtype) -> None:
-    with torch.autocast("cpu", dtype):
-        (found,) = cast_parameters([torch.randn(3)], CPU)
-    assert found is not None
-    assert found.dtype == dtype
+    assert cast(torch.randn(3), dtype=dtype)[0].dtype == dtype
