@@ -58,13 +58,15 @@ def some(*shape: int, device: str = "cpu") -> Tensor:
     return torch.randn(*(shape or (T, B, I)), device=device)
 
 
-def expect_alike(reference: nn.RNNBase, module: Any, x: Tensor) -> None:
-    found, wanted = tensors(module(x)), tensors(reference(x))
+def expect_alike(reference: nn.RNNBase, module: Any, x: Tensor, hx: Any = None) -> None:
+    """The same results, and the same gradients of parameters and of states that want one."""
+    found, wanted = tensors(module(x, hx)), tensors(reference(x, hx))
     assert [one.shape for one in found] == [one.shape for one in wanted]
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     if found[0].requires_grad:
         pairs = (found, module), (wanted, reference)
-        gradients = (torch.autograd.grad(of[0].cos().sum(), list(to.parameters())) for of, to in pairs)
+        leaves = [state for state in tensors(() if hx is None else hx) if state.requires_grad]
+        gradients = (torch.autograd.grad(of[0].cos().sum(), [*leaves, *to.parameters()]) for of, to in pairs)
         torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
@@ -105,11 +107,10 @@ def test_they_give_the_same(cell: str, options: dict[str, Any], mode: str, taken
 def test_dropout_is_drawn_anew(taken: list[Any]) -> None:
     _, module = both(num_layers=2, dropout=0.5)
     x = some()
-    outputs = [module(x)[0] for _ in range(4)]
-    assert not torch.equal(outputs[2], outputs[3])
-    module.eval()
-    outputs = [module(x)[0] for _ in range(4)]
-    assert torch.equal(outputs[2], outputs[3])
+    for trains in (True, False):
+        module.train(trains)
+        outputs = [module(x)[0] for _ in range(4)]
+        assert torch.equal(outputs[2], outputs[3]) != trains
 
 
 @of_each
@@ -196,11 +197,7 @@ def test_a_learned_first_state(taken: list[Any]) -> None:
     reference, module = both()
     h = nn.Parameter(some(1, B, H))
     for _ in range(4):
-        x, gradients = some(), []
-        for one in (reference, module):
-            output = one(x, h)[0]
-            gradients.append(torch.autograd.grad(output.cos().sum(), (h, *one.parameters())))
-        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+        expect_alike(reference, module, some(), h)
     assert len(taken) == 2
 
 
@@ -211,8 +208,7 @@ def test_one_tensor_as_both_states_is_given_up(taken: list[Any], monkeypatch: py
     reference, module = both("lstm")
     z = torch.zeros(1, B, H)
     for _ in range(5):
-        x = some()
-        torch.testing.assert_close(module(x, (z, z)), reference(x, (z, z)), rtol=1e-4, atol=1e-5)
+        expect_alike(reference, module, some(), (z, z))
     assert len(made) == 1
     assert not taken
 
@@ -269,12 +265,7 @@ def test_other_states_are_heeded() -> None:
     h, c = some(1, B, H), some(1, B, H)
     leaf, strided = h.clone().requires_grad_(), some(H, B, 1).transpose(0, 2)
     for states in [(h, c)] * 3 + [(leaf, c)] * 3 + [(strided, c)] * 3 + [[h, c]]:
-        x, results = some(), []
-        for one in (reference, module):
-            output, final = one(x, states)
-            loss, inputs = output.cos().sum(), [state for state in states if state.requires_grad]
-            results.append((output, final, torch.autograd.grad(loss, [*inputs, *one.parameters()])))
-        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+        expect_alike(reference, module, some(), states)
     for wrong in ((h, c, c), (h,), (h, c.double()), (h, some(1, B + 1, H)), h, (h, None)):
         for one in (reference, module):
             with pytest.raises((AttributeError, IndexError, RuntimeError, TypeError, ValueError)):
