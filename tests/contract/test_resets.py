@@ -30,6 +30,7 @@ from pytest_ecornn.verification import calls, verification
 from pytest_ecornn.verification.guards import guards
 from pytest_ecornn.verification.properties import properties
 from pytest_ecornn.verification.properties.subject import PropertyContext
+from tests.helpers.changed_loop import of_calls, planted
 
 BASE = Case(cell="lstm", steps=9, batch=4, hidden_size=5, input_size=3, dtype="float64", resets=True)
 OPTIONS: tuple[dict[str, Any], ...] = (
@@ -239,26 +240,26 @@ def test_calls_of_the_timed_pool_and_moved_problems_have_the_mask() -> None:
     assert placed.resets.data_ptr() != resets.data_ptr()  # type: ignore[union-attr]
 
 
-def remembers_the_mask(layer: Any) -> Layer:
+def remembers_the_mask(layer: Any, case: Case, weights: Weights) -> Layer:
     known: dict[int, Tensor] = {}
     return lambda x, state, lengths, resets: layer(x, state, lengths, known.setdefault(resets.data_ptr(), resets.clone()))
 
 
-def resets_all_that_comes_before(layer: Any) -> Layer:
-    return lambda x, state, lengths, resets: layer(x, state, lengths, resets | resets.roll(-1, 0))
+@of_calls
+def resets_all_that_comes_before(layer: Any, x: Tensor, state: Any, lengths: Any, resets: Tensor) -> Any:
+    return layer(x, state, lengths, resets | resets.roll(-1, 0))
 
 
-def of_the_first_sequence(layer: Any) -> Layer:
-    return lambda x, state, lengths, resets: layer(x, state, lengths, resets[:, :1].expand_as(resets))
+@of_calls
+def of_the_first_sequence(layer: Any, x: Tensor, state: Any, lengths: Any, resets: Tensor) -> Any:
+    return layer(x, state, lengths, resets[:, :1].expand_as(resets))
 
 
-def clears_the_mask(layer: Any) -> Layer:
-    def run(x: Tensor, state: Any, lengths: Any, resets: Tensor) -> Any:
-        results = layer(x, state, lengths, resets)
-        resets.zero_()
-        return results
-
-    return run
+@of_calls
+def clears_the_mask(layer: Any, x: Tensor, state: Any, lengths: Any, resets: Tensor) -> Any:
+    results = layer(x, state, lengths, resets)
+    resets.zero_()
+    return results
 
 
 @pytest.mark.parametrize(
@@ -271,11 +272,7 @@ def clears_the_mask(layer: Any) -> Layer:
     ],
 )
 def test_a_property_fails_a_layer_that_is_wrong_with_the_mask_alone(wrap: Any, name: str) -> None:
-    class Wrong(ReferenceLoop):
-        def build(self, case: Case, weights: Weights) -> Layer:
-            return wrap(super().build(case, weights))
-
-    subject = PropertyContext(Wrong, Case.parse("gru-T9-B8-H5-float32-resets-state-seed2"))
+    subject = PropertyContext(planted(wrap), Case.parse("gru-T9-B8-H5-float32-resets-state-seed2"))
     assert properties.by_name(name).check(subject)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -129,21 +128,9 @@ def test_a_call_too_long_for_a_graph_leaves_the_column_empty_with_a_reason() -> 
     assert graph_arms([slow, slow]) == ([], ["no device-only time of sequential: a call takes 0.31 s, over 0.2 s"])
 
 
-class EagerCapture:
-    """`GraphCapture` that runs the call instead."""
-
-    def __init__(self, device: str):
-        pass
-
-    def warm_up(self, call: Callable[[], Any]) -> Any:
-        return call()
-
-    def capture(self, call: Callable[[], Any]) -> tuple[Any, Any]:
-        return SimpleNamespace(replay=call), call()
-
-
 def test_captured_results_have_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "GraphCapture", EagerCapture)
+    eager = SimpleNamespace(warm_up=lambda call: call(), capture=lambda call: (SimpleNamespace(replay=call), call()))
+    monkeypatch.setattr(capture, "GraphCapture", lambda device: eager)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=2**20))
     candidate, pool = built(CASES[1])
     arms, _ = graph_arms([Arm(candidate, pool)])
@@ -156,9 +143,10 @@ class FakeCapture:
     """An arm of `wanted` graphs, of which the `lost`-th cannot be captured; 0 stands for warming up."""
 
     turns: ClassVar[list[str]] = []
+    of_arms: ClassVar[dict[str, tuple[int, int]]] = {}
 
     def __init__(self, arm: Arm):
-        self.arm, self.wanted, self.lost = arm, *WANTED[arm.candidate.name]
+        self.arm, self.wanted, self.lost = arm, *self.of_arms[arm.candidate.name]
         self.count = 0
         self._fail()
 
@@ -179,9 +167,6 @@ class FakeCapture:
         return f"{self.arm.candidate.name} {self.count}"
 
 
-WANTED: dict[str, tuple[int, int]] = {}
-
-
 @pytest.mark.parametrize(
     ("wanted", "found", "turns"),
     [
@@ -200,7 +185,7 @@ def test_arms_are_captured_in_turn_and_one_that_cannot_be_leaves_the_others(
     names = "abc"[: len(wanted)]
     monkeypatch.setattr(capture, "ArmCapture", FakeCapture)
     monkeypatch.setattr(FakeCapture, "turns", [])
-    WANTED.update(zip(names, wanted, strict=True))
+    monkeypatch.setattr(FakeCapture, "of_arms", dict(zip(names, wanted, strict=True)))
     graphs, missing = graph_arms([Arm(replace(candidate, name=name), pool) for name in names])
     assert graphs == found
     assert "".join(FakeCapture.turns) == turns

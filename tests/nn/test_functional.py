@@ -63,13 +63,10 @@ def test_states_projections_and_resets() -> None:
 
 def test_dropout_is_of_training() -> None:
     _, weights = made("gru", num_layers=2)
-    with torch.no_grad():
-        once, again = (functional.gru(X, weights, dropout=0.5)[0] for _ in range(2))
-        assert torch.equal(once, again)
-        once, again = (functional.gru(X, weights, dropout=0.5, training=True)[0] for _ in range(2))
-        assert not torch.equal(once, again)
-    once, again = (functional.gru(X, weights, dropout=0.5)[0] for _ in range(2))
-    assert not torch.equal(once, again)
+    for has_grad, training, drops in ((False, {}, False), (False, {"training": True}, True), (True, {}, True)):
+        with torch.set_grad_enabled(has_grad):
+            once, again = (functional.gru(X, weights, dropout=0.5, **training)[0] for _ in range(2))
+        assert torch.equal(once, again) != drops
 
 
 def test_no_weights_are_held() -> None:

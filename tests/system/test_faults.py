@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from pytest_ecornn.results.journal import Journal, JournalError, read
-from pytest_ecornn.results.rows import Row
-from pytest_ecornn.system import faults, memory
+from pytest_ecornn.system import faults, machine, memory
 from pytest_ecornn.system.deadline import GRACE_SECONDS, Timeout
 from pytest_ecornn.system.last_words import CrashReport, CurrentWork
 from pytest_ecornn.system.locking import MachineLock
+from tests.helpers.reporting_samples import CASES, row
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,7 @@ def test_a_context_is_poisoned_while_waiting_for_its_device_raises(monkeypatch: 
 
 
 def test_what_is_available_is_less_than_all_there_is() -> None:
-    from pytest_ecornn.system.machine import memory_bytes
-
-    assert 0 < (memory.available_bytes() or 0) < memory_bytes()
+    assert 0 < (memory.available_bytes() or 0) < machine.memory_bytes()
 
 
 def test_a_container_limits_what_is_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,20 +143,16 @@ def test_last_words_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert left.read() == words
 
 
-def row(case: str) -> Row:
-    return Row("fixed", "mine", case, "lstm", "float32", "cpu", "inference", "passed")
-
-
 def test_a_full_disk_leaves_whole_rows_alone_in_the_journal(tmp_path: Path) -> None:
     journal = Journal(tmp_path, {}, is_resumed=False)
-    journal.add(row("first"))
+    journal.add(row("mine", CASES[0], "fixed"))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (journal.path.stat().st_size + 50, before[1]))
         with pytest.raises(JournalError, match="cannot be written"):
-            journal.add(row("second"))
+            journal.add(row("mine", CASES[1], "fixed"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert (journal.kept, len(journal.rows)) == (1, 2)
     assert journal.path.read_bytes().endswith(b"\n")
-    assert [one.case for one in read(journal.path)[1]] == ["first"]
+    assert [one.case for one in read(journal.path)[1]] == [CASES[0]]

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import generator
-from pytest_ecornn.contract import Case, Declared
+from pytest_ecornn.contract import Case, Declared, Layer, Weights
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.reference.rounding import Dithered, Rounding
 from pytest_ecornn.verification import calls, verification, yardstick
@@ -25,6 +25,7 @@ from pytest_ecornn.verification.comparison import Error, TensorCheck, check_tens
 from pytest_ecornn.verification.moved_gates import PerturbedActivations
 from pytest_ecornn.verification.permutation import Permutation
 from pytest_ecornn.verification.verification import ReferenceResult
+from tests.helpers.changed_loop import of_calls, planted
 
 CASE = Case(cell="lstm", steps=9, batch=3, hidden_size=8, input_size=5, layers=2, mode="training", has_state=True, seed=4)
 FLOAT32 = Declared("float32")
@@ -327,29 +328,22 @@ def test_a_failure_names_the_one_command_that_repeats_it() -> None:
 def test_weights_that_change_in_place_are_seen() -> None:
     """A layer that keeps what it derived from the weights fails in training mode."""
 
-    class Stale(ReferenceLoop):
-        def build(self, case: Case, weights: Any) -> Any:
-            kept = type(weights)({n: torch.nn.Parameter(p.detach().clone()) for n, p in weights.items()}, weights.masks)
-            return super().build(case, kept)
+    def stale(layer: Any, case: Case, weights: Weights) -> Layer:
+        kept = Weights({n: torch.nn.Parameter(p.detach().clone()) for n, p in weights.items()}, weights.masks)
+        return ReferenceLoop().build(case, kept)
 
-    candidate = verification.Candidate.build("stale", Stale, CASE)
+    candidate = verification.Candidate.build("stale", planted(stale), CASE)
     assert "output" in [one.tensor for one in candidate.verify() if one.status == "failed"]
 
 
 def test_memory_left_unwritten_is_seen() -> None:
-    class Unwritten(ReferenceLoop):
-        def build(self, case: Case, weights: Any) -> Any:
-            layer: Any = super().build(case, weights)
+    def unwritten(layer: Any, *given: Any) -> Any:
+        output, final = layer(*given)
+        empty = torch.empty_like(output)
+        empty[:-1] = output[:-1]
+        return empty, final
 
-            def unwritten(x: Any, state: Any, lengths: Any) -> Any:
-                output, final = layer(x, state, lengths)
-                empty = torch.empty_like(output)
-                empty[:-1] = output[:-1]
-                return empty, final
-
-            return unwritten
-
-    candidate = verification.Candidate.build("unwritten", Unwritten, replace(CASE, mode="inference"))
+    candidate = verification.Candidate.build("unwritten", planted(of_calls(unwritten)), replace(CASE, mode="inference"))
     assert "expected" in next(one.message for one in candidate.verify() if one.status == "failed")
 
 
@@ -383,14 +377,9 @@ def test_what_torch_compiled_is_run_as_such_within_poisoned_memory() -> None:
 
 
 def test_a_candidate_that_writes_into_its_input_is_refused_and_harms_nobody_else() -> None:
-    class Writing(ReferenceLoop):
-        def build(self, case: Case, weights: Any) -> Any:
-            layer: Any = super().build(case, weights)
-            return lambda x, state, lengths: layer(x.clamp_(-0.1, 0.1), state, lengths)
-
-    case = replace(CASE, mode="inference")
+    case, writing = replace(CASE, mode="inference"), of_calls(lambda layer, x, *rest: layer(x.clamp_(-0.1, 0.1), *rest))
     with pytest.raises(calls.WrongResult, match="expected x unchanged by the call"):
-        verification.Candidate.build("writing", Writing, case).verify()
+        verification.Candidate.build("writing", planted(writing), case).verify()
     right = verification.Candidate.build("right", ReferenceLoop, case).verify()
     assert [one.status for one in right] == ["passed"] * 3
 

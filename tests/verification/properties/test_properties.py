@@ -9,7 +9,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,24 +23,9 @@ from pytest_ecornn.verification import calls
 from pytest_ecornn.verification.guards import ambient, guards
 from pytest_ecornn.verification.properties import properties
 from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
+from tests.helpers.changed_loop import Wrap, of_calls, planted
 
 CASE = Case.parse("gru-T6-B3-H5-float32-state-training-seed1")
-Wrap = Callable[[Any, Case, Weights], Layer]
-
-
-def planted(wrap: Wrap) -> type[ReferenceLoop]:
-    """The plain loop so changed."""
-
-    class Planted(ReferenceLoop):
-        def build(self, case: Case, weights: Weights) -> Layer:
-            return wrap(super().build(case, weights), case, weights)
-
-    return Planted
-
-
-def of_calls(call: Callable[..., Any]) -> Wrap:
-    """A change of each call alone, which is given the layer first."""
-    return lambda layer, case, weights: partial(call, layer)
 
 
 def broken(wrap: Wrap, case: Case) -> list[str]:
