@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,13 +22,14 @@ X = torch.linspace(-1, 1, 2 * 3 * 4).view(2, 3, 4)  # T 2, of which the loop is 
 undecided = fixtures.undecided  # used by each test
 
 
-def decide(monkeypatch: pytest.MonkeyPatch, module: Any, by_mode: dict[str, str]) -> None:
+def decide(monkeypatch: pytest.MonkeyPatch, by_mode: dict[str, str]) -> None:
     """Plants decisions by the case's mode."""
 
     def select(problem: Any, *given: Any, **options: Any) -> tuple[Decision, bool]:
         return Decision.untimed(by_mode[problem.case.mode], "measured"), True
 
-    monkeypatch.setattr(module, "select", select)
+    for module in (scan, backend_choice):
+        monkeypatch.setattr(module, "select", select)
 
 
 def made(**options: Any) -> MinGRU:
@@ -81,8 +81,21 @@ def test_what_the_user_has_is_untouched() -> None:
     assert all(parameter.grad is None for parameter in module.parameters())
 
 
-def noted(module: Any) -> tuple[Callable[[Tensor], Tensor], list[str]]:
-    """A call of the module, and what ran each."""
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize(
+    ("device", "by_mode"),
+    [
+        ("cpu", ("scan_cpu", "sequential")),
+        ("cpu", ("sequential", "scan_cpu")),
+        pytest.param("cuda", ("torch", "persistent_gpu"), marks=needs_gpu),
+        pytest.param("cuda", ("persistent_gpu", "torch"), marks=needs_gpu),
+    ],
+)
+def test_a_recomputed_pass_runs_as_the_first(
+    reentrant: bool, device: str, by_mode: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide(monkeypatch, dict(zip(("inference", "training"), by_mode, strict=True)))
+    module: Any = made() if device == "cpu" else GRU(4, 9, device=device)
     ran: list[str] = []
 
     def run(x: Tensor) -> Tensor:
@@ -90,37 +103,13 @@ def noted(module: Any) -> tuple[Callable[[Tensor], Tensor], list[str]]:
         ran.append(module.notes().partition(";")[0])
         return output
 
-    return run, ran
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("by_mode", [("scan_cpu", "sequential"), ("sequential", "scan_cpu")])
-def test_a_recomputed_pass_runs_as_the_first(
-    reentrant: bool, by_mode: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decide(monkeypatch, scan, dict(zip(("inference", "training"), by_mode, strict=True)))
-    run, ran = noted(made())
-    x = X.clone().requires_grad_()
-    with set_checkpoint_early_stop(False):
-        checkpoint(run, x, use_reentrant=reentrant).sum().backward()
-    assert len(ran) == 2
-    assert ran[0] == ran[1] == by_mode[0 if reentrant else 1]  # reentrant: the first pass computes no gradients
-    run(x)
-    assert ran[2] == by_mode[1]
-
-
-@needs_gpu
-@pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("by_mode", [("torch", "persistent_gpu"), ("persistent_gpu", "torch")])
-def test_a_recomputed_pass_on_a_gpu(reentrant: bool, by_mode: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    decide(monkeypatch, backend_choice, dict(zip(("inference", "training"), by_mode, strict=True)))
-    run, ran = noted(GRU(4, 9, device="cuda"))
-    x = X.cuda().requires_grad_()
+    x = X.to(device, copy=True).requires_grad_()
     for _ in range(2):
         with set_checkpoint_early_stop(False):
             checkpoint(run, x, use_reentrant=reentrant).sum().backward()
-    assert len(ran) == 4
-    assert set(ran) == {by_mode[0 if reentrant else 1]}
+    assert ran == [by_mode[0 if reentrant else 1]] * 4  # reentrant: the first pass computes no gradients
+    run(x)
+    assert ran[4] == by_mode[1]
 
 
 @pytest.fixture
