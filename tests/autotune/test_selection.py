@@ -5,8 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,12 +80,9 @@ def test_the_cost_of_a_decision_is_bounded() -> None:
 
 
 def test_two_threads_time_once() -> None:
-    planted, winners = Planted(FAST_B), list[str]()
-    threads = [threading.Thread(target=lambda: winners.append(planted.winner())) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    planted = Planted(FAST_B)
+    with ThreadPoolExecutor(2) as pool:
+        winners = [*pool.map(lambda _: planted.winner(), range(2))]
     once = planted.calls["a"]
     assert winners == ["b", "b"]
     selection.forget()

@@ -122,16 +122,15 @@ def _sequential(true: float, sigma: float, most: int, random: np.random.Generato
 @pytest.mark.parametrize("most", [30, 100])
 def test_verdicts_are_right_though_pairs_are_added_until_decided(sigma: float, most: int) -> None:
     random, runs = np.random.default_rng(1), 400
-    equal = [_sequential(1.0, sigma, most, random) for _ in range(runs)]
-    slower = [_sequential(1.1, sigma, most, random) for _ in range(runs)]
-    faster = [_sequential(1 / 1.1, sigma, most, random) for _ in range(runs)]
-    counts = [Counter(found for found, _ in group) for group in (equal, slower, faster)]
-    assert counts[0]["faster"] + counts[0]["slower"] <= 0.02 * runs, counts
-    assert counts[0]["unclear"] <= 0.20 * runs, counts
-    assert counts[1]["slower"] >= 0.90 * runs, counts
-    assert counts[2]["faster"] >= 0.90 * runs, counts
-    assert counts[1]["faster"] + counts[1]["same"] + counts[2]["slower"] + counts[2]["same"] <= 0.02 * runs, counts
-    for group in (equal, slower, faster):
+    groups = [[_sequential(true, sigma, most, random) for _ in range(runs)] for true in (1.0, 1.1, 1 / 1.1)]
+    counts = [Counter(found for found, _ in group) for group in groups]
+    equal, slower, faster = counts
+    assert equal["faster"] + equal["slower"] <= 0.02 * runs, counts
+    assert equal["unclear"] <= 0.20 * runs, counts
+    assert slower["slower"] >= 0.90 * runs, counts
+    assert faster["faster"] >= 0.90 * runs, counts
+    assert slower["faster"] + slower["same"] + faster["slower"] + faster["same"] <= 0.02 * runs, counts
+    for group in groups:
         assert np.mean([inside for _, inside in group]) >= 0.97
 
 

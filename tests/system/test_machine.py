@@ -139,14 +139,11 @@ def test_unreadable_caches_and_cpu_are_unknown_not_fatal(monkeypatch: pytest.Mon
 
 
 def test_a_worker_has_its_share_of_the_cores() -> None:
-    before = torch.get_num_threads()
+    before, cores = torch.get_num_threads(), machine.usable_cores()
     try:
-        machine.limit_threads_per_worker(SimpleNamespace(workerinput={"workercount": machine.usable_cores()}))
-        assert torch.get_num_threads() == 1
-        machine.limit_threads_per_worker(SimpleNamespace(workerinput={"workercount": 1}))
-        assert torch.get_num_threads() == machine.usable_cores()
-        machine.limit_threads_per_worker(SimpleNamespace(workerinput={"workercount": 4}), shares=2)
-        assert torch.get_num_threads() == max(1, machine.usable_cores() // 2)
+        for workers, shares, threads in ((cores, {}, 1), (1, {}, cores), (4, {"shares": 2}, max(1, cores // 2))):
+            machine.limit_threads_per_worker(SimpleNamespace(workerinput={"workercount": workers}), **shares)
+            assert torch.get_num_threads() == threads
         torch.set_num_threads(1)
         machine.limit_threads_per_worker(SimpleNamespace())
         assert torch.get_num_threads() == 1
