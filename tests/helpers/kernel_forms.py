@@ -37,24 +37,23 @@ H200 = Device(132, 228 * 1024)
 HOPPER, AMPERE = recurrent_problem.Device(132, 232_448, 16), recurrent_problem.Device(108, 166_912, 1)
 STORAGES = ("FLOAT32", "FLOAT64", "BFLOAT16", "FLOAT16")
 FLAGS = ("BATCH_MINOR", "SAVE_GATES", "WIDE_OFFSETS")
+CUDA = torch.device("cuda", 0)
+PRECISIONS = ((torch.float16, False), (torch.float32, False), (torch.float32, True))  # and whether products are in tf32
+Variant = tuple[tuple[str, str], ...]
 
 
-def of_transposed(cell: int, storage: str, flags: str, is_backward: bool) -> tuple[tuple[str, str], ...]:
-    return (
-        ("CELL", str(cell)),
-        ("BACKWARD", str(int(is_backward))),
-        *zip(FLAGS, flags, strict=True),
-        (f"STORAGE_{storage}", "1"),
-    )
+def of_transposed(cell: int, storage: str, flags: str, is_backward: bool) -> Variant:
+    pass_of_cell = (("CELL", str(cell)), ("BACKWARD", str(int(is_backward))))
+    return (*pass_of_cell, *zip(FLAGS, flags, strict=True), (f"STORAGE_{storage}", "1"))
 
 
-def of_scan() -> list[tuple[tuple[str, str], ...]]:
+def of_scan() -> list[Variant]:
     """minGRU forward and backward, time split or not, of all dtypes, and minLSTM with all that it may have."""
     shapes = [Shape("mingru", 65_536, 1, 256, True, False), Shape("mingru", 4_096, 8, 1536, True, False)]
     full = Shape("minlstm_positive", 65_536, 1, 256, True, False)
     found = []
     for name, backward in itertools.product(STORAGES, (False, True)):
-        plain = ScanSpec(getattr(torch, name.lower()), torch.device("cuda", 0), 16, False, False, backward)
+        plain = ScanSpec(getattr(torch, name.lower()), CUDA, 16, False, False, backward)
         found += [macros(shape, plain, choose_form(shape, plain, H200)) for shape in shapes]
         if name in ("FLOAT32", "BFLOAT16"):
             kind = plain._replace(is_biased=True, is_masked=True)
@@ -62,7 +61,7 @@ def of_scan() -> list[tuple[tuple[str, str], ...]]:
     return found
 
 
-def of_log_scan() -> list[tuple[tuple[str, str], ...]]:
+def of_log_scan() -> list[Variant]:
     """Both cells, in every dtype; logarithms in one number and, where there is more than 16 bits, in two."""
     found = []
     for name, cell in itertools.product(STORAGES, ("mingru_positive", "minlstm_positive")):
@@ -73,13 +72,11 @@ def of_log_scan() -> list[tuple[tuple[str, str], ...]]:
     return found
 
 
-def of_persistent(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
+def of_persistent(is_backward: bool) -> list[Variant]:
     """Every cell, with weights in registers alone and in shared memory too, few sequences and many, even sizes and odd."""
     found = []
     for cell, hidden, batch in itertools.product(("rnn_tanh", "lstm", "gru"), (65, 512, 768), (8, 128)):
-        kind = persistent_kernel.KernelSpec(
-            torch.bfloat16 if hidden == 65 else torch.float16, torch.device("cuda", 0), False, is_backward
-        )
+        kind = persistent_kernel.KernelSpec(torch.bfloat16 if hidden == 65 else torch.float16, CUDA, False, is_backward)
         form = exchanging_form(kind.problem(cell, hidden, batch))
         if not form.is_grid:
             found.append(persistent_kernel.macros(kind._replace(saves_for_backward=batch == 8 and not is_backward), form))
@@ -93,21 +90,21 @@ def exchanging_form(problem: recurrent_problem.ProblemSize) -> persistent_config
     return form
 
 
-def of_persistent_blocks(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
+def of_persistent_blocks(is_backward: bool) -> list[Variant]:
     """Every cell in every dtype, of one sequence a block and several, weights in registers alone and in shared memory too."""
     found = []
     sizes = [("lstm", 72, 100), ("lstm", 96, 100), ("gru", 128, 100), ("gru", 96, 500), ("gru", 33, 1000)]
     sizes += [("rnn_tanh", 100, 200), ("rnn_relu", 200, 9)]
     for (cell, hidden, batch), dtype in itertools.product(sizes, (torch.float32, torch.bfloat16, torch.float16)):
         keeps = dtype != torch.bfloat16 and not is_backward
-        kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), False, is_backward, keeps, lengths=keeps)
+        kind = persistent_kernel.KernelSpec(dtype, CUDA, False, is_backward, keeps, lengths=keeps)
         if forms := list(block_configs(kind.problem(cell, hidden, batch), HOPPER)):
             form = min(forms, key=lambda form: estimated_us_with_queueing(form, HOPPER))
             found.append(persistent_kernel.macros(kind, form))
     return list(dict.fromkeys(found))
 
 
-def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[tuple[tuple[str, str], ...]]:
+def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[Variant]:
     """LSTM at large sizes in every precision, as on two devices, one tile of sequences and several; other cells.
 
     With weights that are split in every step, and with such as are split once; at H 2816 some are streamed.
@@ -117,9 +114,9 @@ def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[tupl
     for device, (cell, hidden, batch) in itertools.product(
         (HOPPER, AMPERE), [*sizes, ("gru", 1024, 1), ("rnn_tanh", 2048, 64), ("gru", 2816, 4), ("gru", 2816, 32)]
     ):
-        for dtype, tf32 in ((torch.float16, False), (torch.float32, False), (torch.float32, True)):
+        for dtype, tf32 in PRECISIONS:
             keeps = device is HOPPER and batch == 40 and not is_backward
-            kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), tf32, is_backward, keeps)
+            kind = persistent_kernel.KernelSpec(dtype, CUDA, tf32, is_backward, keeps)
             forms = persistent_heuristics.candidate_configs(kind.problem(cell, hidden, batch), device)
             kind_of_form = NTiledGridConfig if is_abreast else persistent_config.Form
             grids = [form for form in forms if form.is_grid and type(form) is kind_of_form]
@@ -129,15 +126,13 @@ def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[tupl
     return list(dict.fromkeys(found))
 
 
-def of_persistent_wgmma(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
+def of_persistent_wgmma(is_backward: bool) -> list[Variant]:
     """Every cell in every precision at even sizes and odd, with tiles of every width; the best of each by the model."""
     found = []
     sizes = [("gru", 1280, 256), ("gru", 640, 256), ("rnn_tanh", 1000, 160), ("lstm", 1024, 64), ("lstm", 333, 130)]
-    for (cell, hidden, batch), (dtype, tf32) in itertools.product(
-        sizes, ((torch.float16, False), (torch.float32, False), (torch.float32, True))
-    ):
+    for (cell, hidden, batch), (dtype, tf32) in itertools.product(sizes, PRECISIONS):
         keeps = batch == 130 and not is_backward
-        kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), tf32, is_backward, keeps, lengths=keeps)
+        kind = persistent_kernel.KernelSpec(dtype, CUDA, tf32, is_backward, keeps, lengths=keeps)
         best: dict[int, WgmmaConfig] = {}
         forms = persistent_heuristics.candidate_configs(kind.problem(cell, hidden, batch), HOPPER)
         for form in sorted(forms, key=lambda form: make_cost_model(form).step_us):
@@ -147,7 +142,7 @@ def of_persistent_wgmma(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     return list(dict.fromkeys(found))
 
 
-def of_persistent_fused(name: str) -> list[tuple[tuple[str, str], ...]]:
+def of_persistent_fused(name: str) -> list[Variant]:
     """With the input product, of even sizes and odd, in every precision; in clusters every cell."""
     found = []
     sizes = [("lstm", 512, 512, 8), ("gru", 33, 768, 8), ("gru", 650, 1024, 16), ("lstm", 1024, 1024, 1)]
@@ -156,45 +151,44 @@ def of_persistent_fused(name: str) -> list[tuple[tuple[str, str], ...]]:
         sizes.append(("lstm", 33, 200, 16))
     kinds = [(torch.bfloat16, False), (torch.float32, False), (torch.float32, True)]
     for (cell, inputs, hidden, batch), (dtype, tf32) in itertools.product(sizes, kinds):
-        kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), tf32, inputs=inputs)
+        kind = persistent_kernel.KernelSpec(dtype, CUDA, tf32, inputs=inputs)
         form = exchanging_form(kind.problem(cell, hidden, batch))
         if persistent_kernel.source_of(kind, form).name == name:
             found.append(persistent_kernel.macros(kind, form))
     return list(dict.fromkeys(found))
 
 
-def of_persistent_wave() -> list[tuple[tuple[str, str], ...]]:
+def of_persistent_wave() -> list[Variant]:
     """Every cell in every precision, two layers to four, few sequences and many, even sizes and odd, wide inputs and narrow."""
     found = []
     sizes = [(200, 200, 32, 2), (128, 33, 8, 4), (512, 512, 8, 3), (65, 260, 40, 2)]
-    kinds = [(torch.float16, False), (torch.float32, False), (torch.float32, True)]
-    for cell, (hidden, inputs, batch, layers), (dtype, tf32) in itertools.product(("rnn_tanh", "lstm", "gru"), sizes, kinds):
-        kind = persistent_kernel.KernelSpec(
-            dtype, torch.device("cuda", 0), tf32, saves_for_backward=batch == 32, lengths=batch > 8
-        )
+    for cell, (hidden, inputs, batch, layers), (dtype, tf32) in itertools.product(
+        ("rnn_tanh", "lstm", "gru"), sizes, PRECISIONS
+    ):
+        kind = persistent_kernel.KernelSpec(dtype, CUDA, tf32, saves_for_backward=batch == 32, lengths=batch > 8)
         wave = wavefront.select_wavefront(kind.problem(cell, hidden, batch), HOPPER, inputs, layers, 100)
         if wave is not None:
             found.append(persistent_kernel.macros(kind, wave))
     return found
 
 
-def of_persistent_once() -> list[tuple[tuple[str, str], ...]]:
+def of_persistent_once() -> list[Variant]:
     """Every cell in every precision, of one tile of rows and of several, of even sizes and odd."""
     found = []
-    for cell, (inputs, hidden) in itertools.product(("rnn_relu", "lstm", "gru"), ((65, 33), (1024, 1024), (512, 2048))):
-        for dtype, tf32 in ((torch.float16, False), (torch.float32, False), (torch.float32, True)):
-            kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), tf32)
-            once = single_step.SingleStepConfig(cell, inputs, hidden, 8, kind.arithmetic)
-            found.append(single_step.select_single_step(once, HOPPER).macros(dtype))
+    sizes = ((65, 33), (1024, 1024), (512, 2048))
+    for cell, (inputs, hidden), (dtype, tf32) in itertools.product(("rnn_relu", "lstm", "gru"), sizes, PRECISIONS):
+        kind = persistent_kernel.KernelSpec(dtype, CUDA, tf32)
+        once = single_step.SingleStepConfig(cell, inputs, hidden, 8, kind.arithmetic)
+        found.append(single_step.select_single_step(once, HOPPER).macros(dtype))
     return found
 
 
-def of_sparse(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
+def of_sparse(is_backward: bool) -> list[Variant]:
     """Every cell, in 16 bits and 32, few elements and as many as fit; a row's parts as many in each, and not; barriers."""
     found = []
     sizes = [("rnn_tanh", 1152, 1, 0.1), ("rnn_relu", 2304, 16, 0.3), ("lstm", 1152, 32, 0.1), ("gru", 2304, 4, 0.15)]
     for (cell, hidden, batch, density), dtype in itertools.product(sizes, (torch.bfloat16, torch.float32)):
-        kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), saves_for_backward=batch > 1, lengths=batch == 32)
+        kind = persistent_kernel.KernelSpec(dtype, CUDA, saves_for_backward=batch > 1, lengths=batch == 32)
         problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
         counts, is_one = sparse_heuristics.expected_counts(problem, density), batch == 1
         counts[0] = hidden if is_one else counts[0]
@@ -204,12 +198,12 @@ def of_sparse(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     return found + of_sparse_clusters(is_backward)
 
 
-def of_sparse_clusters(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
+def of_sparse_clusters(is_backward: bool) -> list[Variant]:
     """Of one sequence and of as many as a tile has."""
     found = []
     sizes = [("rnn_tanh", 4608, 4, 0.3), ("lstm", 1792, 1, 0.1), ("gru", 2304, 8, 0.05), ("rnn_relu", 4608, 2, 0.1)]
     for (cell, hidden, batch, density), dtype in itertools.product(sizes, (torch.float16, torch.float32)):
-        kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), saves_for_backward=batch > 1)
+        kind = persistent_kernel.KernelSpec(dtype, CUDA, saves_for_backward=batch > 1)
         problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
         counts = sparse_heuristics.expected_counts(problem, density)
         forms = [one for one in sparse_heuristics._fitting(problem, counts, HOPPER, sparse_config.ALL) if one.cluster > 1]
@@ -225,16 +219,13 @@ def of_gradients(macros: Callable[[int, torch.dtype], Variant]) -> list[Variant]
 
 
 MEASURED = (9, 0)  # the architecture for which most is compiled
-Variant = tuple[tuple[str, str], ...]
 # Functions, for what they return takes seconds to choose.
 VARIANTS: dict[str, Callable[[], list[Variant]]] = {
     "cluster_forward.cu": lambda: of_persistent(False) + of_persistent_fused("cluster_forward.cu"),
     "cluster_backward.cu": lambda: of_persistent(True),
     "block_forward.cu": lambda: of_persistent_blocks(False),
     "block_backward.cu": lambda: of_persistent_blocks(True),
-    "grid_forward_ntiled.cu": lambda: (
-        of_persistent_grid(False, is_abreast=True) + of_persistent_fused("grid_forward_ntiled.cu")
-    ),
+    "grid_forward_ntiled.cu": lambda: of_persistent_grid(False, True) + of_persistent_fused("grid_forward_ntiled.cu"),
     "grid_forward.cu": lambda: of_persistent_grid(False) + of_persistent_fused("grid_forward.cu"),
     "grid_backward.cu": lambda: of_persistent_grid(True),
     "wgmma_forward.cu": lambda: of_persistent_wgmma(False),
