@@ -16,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ecornn.system.locking import MachineLock
-from tests.helpers.reporting.browser import browser, open_file  # noqa: F401 - fixtures
+from tests.helpers.foreign import foreign, own_folders  # noqa: F401 - fixtures
+from tests.helpers.reporting.browser import browser, open_file, open_report  # noqa: F401 - fixtures
+from tests.helpers.reporting.outputs import said  # noqa: F401 - a fixture
 from tests.helpers.requirements import lacks_its_gpu
 from tests.helpers.whole_suite import IS_TEST_ALL, SEED, hash_of, left_out, seed_of
 from tests.simulator import clusters_on_cpu, launch_memo

@@ -38,14 +38,7 @@ _WAIT = """
 _WAITING = samples.RIGHT.replace(_BUILD, _BUILD + _WAIT)
 
 
-@pytest.fixture
-def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Foreign:
-    """With a temporary folder of its own, so that no other run on this machine takes part."""
-    (tmp_path / "tmp").mkdir()
-    (tmp_path / "here").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path / "cache"))
-    return Foreign(tmp_path / "here")
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 def wait_until(path: Path) -> None:
@@ -102,9 +95,7 @@ def test_a_resume_looks_at_its_own_sources_and_cases(foreign: Foreign) -> None:
 
 
 def test_a_folder_of_implementations_may_hold_an_editors_lock(foreign: Foreign) -> None:
-    kernels = foreign.path / "kernels"
-    kernels.mkdir()
-    foreign.write("kernels/mine.py", samples.RIGHT)
+    kernels = foreign.write("kernels/mine.py", samples.RIGHT).parent
     (kernels / ".#mine.py").symlink_to("user@host.1234:56")
     (kernels / "folder.py").mkdir()
     options = ["--ecornn-implementations", str(kernels), "--ecornn-only", "mine", *_CASE]
@@ -166,21 +157,13 @@ def test_scan_cpu_runs_where_numba_finds_no_cache_folder_and_uses_this_projects(
         "impl._locator_classes = [kind for kind in impl._locator_classes if 'UserProvided' in kind.__name__]\n",
     )
     cached = Path(os.environ["ECORNN_CACHE_DIR"]) / "numba"
-    options = [
-        "--ecornn-only",
-        "scan_cpu",
-        "--ecornn-case",
-        "mingru-T4-B2-H8-float32-projected",
-        "-k",
-        "fixed",
-        "-p",
-        "homeless",
-    ]
+    case = ("--ecornn-case", "mingru-T4-B2-H8-float32-projected", "-k", "fixed", *QUICK, "-p", "homeless")
+    options = ["--ecornn-verify", "--ecornn-only", "scan_cpu", "--ecornn-require", "scan_cpu", *case]
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    foreign.run("--ecornn-verify", *options, "--ecornn-require", "scan_cpu", *QUICK, check=0)
+    foreign.run(*options, check=0)
     assert list(cached.rglob("*.nbi"))
     monkeypatch.delenv("ECORNN_CACHE_DIR")
-    foreign.run("--ecornn-verify", *options, "--ecornn-require", "scan_cpu", *QUICK, check=0)
+    foreign.run(*options, check=0)
 
 
 @pytest.mark.parametrize("option", ["report", "state-dict", "compare", "implementations"])
@@ -230,18 +213,15 @@ class Reporter:
         return self._bytes.getvalue().decode(self.encoding).splitlines()
 
 
-@pytest.mark.parametrize("is_terminal", [False, True])
-def test_the_summary_is_written_where_isatty_is_a_bool(is_terminal: bool) -> None:
-    reporter = Reporter(100, isatty=is_terminal)
+@pytest.mark.parametrize(
+    ("width", "encoding", "is_terminal"),
+    [(40, "utf-8", True), (80, "utf-8", True), (80, "latin-1", True), (200, "utf-8", False)],
+)
+def test_the_summary_can_be_read_on_any_terminal(width: int, encoding: str, is_terminal: bool) -> None:
+    reporter = Reporter(width, encoding, is_terminal)
     screen.write_summary(reporter, sample_rows(), {}, None, ["report.md"])
-    assert "report.md" in reporter.lines
-
-
-@pytest.mark.parametrize(("width", "encoding"), [(40, "utf-8"), (80, "utf-8"), (80, "latin-1")])
-def test_the_summary_can_be_read_on_any_terminal(width: int, encoding: str) -> None:
-    reporter = Reporter(width, encoding)
-    screen.write_summary(reporter, sample_rows(), {}, None, [])
     lines = reporter.lines
+    assert "report.md" in lines
     assert not [line for line in lines if "\\u" in line or len(line) > width]
     assert any("blocked_cpu" in line for line in lines)
     assert any("2.31 ms" in line for line in lines)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,34 +20,30 @@ OPTIONS = (
 COMPARE = ("--ecornn-compare", "stored.json", "--ecornn-fail-slower")
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A report of the implementation as it was."""
-    foreign = Foreign(tmp_path_factory.mktemp("stored"))
+def quiet(foreign: Foreign) -> Foreign:
+    """With the implementation as it was."""
     foreign.write("conftest.py", QUIET)
-    foreign.write("mine.py", SLOWED.replace("SHARE", "0"))
-    foreign.run(*OPTIONS, check=0)
-    return (foreign.path / "reports/local/report.json").read_text()
-
-
-@pytest.fixture
-def foreign(tmp_path: Path, stored: str) -> Foreign:
-    foreign = Foreign(tmp_path)
-    foreign.write("conftest.py", QUIET)
-    foreign.write("stored.json", stored)
     foreign.write("mine.py", SLOWED.replace("SHARE", "0"))
     return foreign
 
 
-def comparison(foreign: Foreign) -> dict[str, Any]:
-    found = json.loads((foreign.path / "reports/local/report.json").read_text())["comparison"]
-    assert isinstance(found, dict)
-    return found
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A report of the implementation as it was."""
+    foreign = quiet(Foreign(tmp_path_factory.mktemp("stored")))
+    foreign.run(*OPTIONS, check=0)
+    return json.dumps(foreign.report())
+
+
+@pytest.fixture
+def foreign(foreign: Foreign, stored: str) -> Foreign:
+    foreign.write("stored.json", stored)
+    return quiet(foreign)
 
 
 def test_the_same_again_passes(foreign: Foreign) -> None:
     done = foreign.run(*OPTIONS, *COMPARE, "mine=50%", check=0)
-    (found,) = comparison(foreign)["findings"]
+    (found,) = foreign.report()["comparison"]["findings"]
     assert (found["anchor"], found["limit"], found["verdict"] != "slower") == ("sequential", 0.5, True)
     assert "compared with stored.json of" in done.stdout
     assert "gate failed" not in done.stdout
@@ -61,7 +56,7 @@ def test_a_slower_implementation_fails_after_it_was_measured_again(
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(foreign.path / "summary.md"))
     foreign.write("mine.py", SLOWED.replace("SHARE", "3").replace("perf_counter", "process_time"))
     done = foreign.run(*OPTIONS, *COMPARE, "20%", *workers, check=1)
-    (found,) = comparison(foreign)["findings"]
+    (found,) = foreign.report()["comparison"]["findings"]
     assert (found["verdict"], found["measured"]) == ("slower", 4)
     assert 1.2 < found["change"]["low"] < found["change"]["ratio"] < 20
     assert f"looks slower, measured again: mine {samples.CASE}" in done.stdout
@@ -74,19 +69,19 @@ def test_a_row_that_is_no_longer_right_fails_and_is_shown(foreign: Foreign) -> N
     foreign.write("mine.py", samples.WRONG)
     done = foreign.run(*OPTIONS, *COMPARE, "50%", check=1)
     assert f"{samples.CASE} mine: passed then, failed now" in done.stdout
-    assert comparison(foreign)["problems"] == ["1 passed then and not now", "no row could be judged"]
+    assert foreign.report()["comparison"]["problems"] == ["1 passed then and not now", "no row could be judged"]
     assert "gate failed: 1 passed then and not now" in done.stdout
 
 
-def test_an_unclear_row_fails_a_strict_gate_after_another_measurement(foreign: Foreign) -> None:
+def test_an_unclear_row_fails_a_strict_gate_after_another_measurement(foreign: Foreign, stored: str) -> None:
     """Times stored with a spread of 1 to 20 keep every comparison unclear."""
-    data = json.loads((foreign.path / "stored.json").read_text())
+    data = json.loads(stored)
     for row in data["rows"]:
         for against in row["timing"]["against"] if row["timing"] else ():
             against["samples_us"] = [us * (20.0 if n % 2 else 1.0) for n, us in enumerate(against["samples_us"])]
     foreign.write("stored.json", json.dumps(data))
     foreign.run(*OPTIONS, *COMPARE, "50%", check=0)
-    assert comparison(foreign)["findings"][0]["verdict"] == "unclear"
+    assert foreign.report()["comparison"]["findings"][0]["verdict"] == "unclear"
     foreign.write("pytest.ini", "[pytest]\necornn_strict = true\n")
     done = foreign.run(*OPTIONS, *COMPARE, "50%", check=1)
     assert "gate failed: 1 undecided, by --ecornn-strict" in done.stdout
@@ -109,9 +104,10 @@ def _with(data: dict[str, Any], **changes: Any) -> str:
     ],
     ids=["another machine", "other cores", "cut short", "another schema", "no rows"],
 )
-def test_what_cannot_be_compared_is_refused_before_anything_runs(foreign: Foreign, change: Any, message: str) -> None:
-    text = change(json.loads((foreign.path / "stored.json").read_text()))
-    foreign.write("stored.json", text)
+def test_what_cannot_be_compared_is_refused_before_anything_runs(
+    foreign: Foreign, stored: str, change: Any, message: str
+) -> None:
+    foreign.write("stored.json", change(json.loads(stored)))
     done = foreign.run_here(*OPTIONS, *COMPARE, "50%", check=4)
     assert message in done.stderr
     assert not (foreign.path / "reports").exists()
@@ -138,7 +134,7 @@ def test_what_the_gate_cannot_use_is_a_usage_error(foreign: Foreign, arguments: 
 def test_limits_of_the_ini_file_count_and_bad_ones_are_named(foreign: Foreign) -> None:
     foreign.write("pytest.ini", "[pytest]\necornn_fail_slower =\n    7%\n    mine:lstm = 60 %\n")
     foreign.run(*OPTIONS, *COMPARE[:2], check=0)
-    assert comparison(foreign)["findings"][0]["limit"] == pytest.approx(0.6)
+    assert foreign.report()["comparison"]["findings"][0]["limit"] == pytest.approx(0.6)
     foreign.write("pytest.ini", "[pytest]\necornn_fail_slower = fast\n")
     assert "ecornn_fail_slower: expected a percentage" in foreign.run_here(*OPTIONS, *COMPARE[:2], check=4).stderr
 
@@ -147,4 +143,4 @@ def test_an_unwritable_summary_is_an_error_and_the_report_is_there(foreign: Fore
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", os.fspath(foreign.path))
     done = foreign.run(*OPTIONS, *COMPARE, "60%", check=1)
     assert "cannot be written" in done.stdout
-    assert comparison(foreign)["problems"] == []
+    assert foreign.report()["comparison"]["problems"] == []

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-import xml.etree.ElementTree as ElementTree
-from pathlib import Path
-
-import pytest
 
 from tests.helpers import samples
-from tests.helpers.foreign import QUICK, Foreign
+from tests.helpers.foreign import QUICK, Foreign, only
 
-
-@pytest.fixture
-def foreign(tmp_path: Path) -> Foreign:
-    (tmp_path / "kernels").mkdir()
-    return Foreign(tmp_path)
+OPTIONS = ("--ecornn-implementations", "kernels", "--ecornn-case", samples.CASE)
+REPLACES = "import secrets; secrets.randbelow = lambda n: 0"
 
 
 def in_call(line: str) -> str:
@@ -33,11 +26,7 @@ def command(reason: str) -> list[str]:
 # What each layer does, how its row's reason begins behind its name and case, and the flag of the command that repeats it.
 FAILURES = {
     "sets": (in_call("torch.manual_seed(3)"), "torch's random state: expected another as before, got another", "verify"),
-    "replaces": (
-        in_call("import secrets; secrets.randbelow = lambda n: 0"),
-        "secrets.randbelow: expected it as before, but it was replaced",
-        "verify",
-    ),
+    "replaces": (in_call(REPLACES), "secrets.randbelow: expected it as before, but it was replaced", "verify"),
     "has_no_state": (samples.NO_STATE, "expected the tuple (output, final_state) of plain tensors, got Tensor", "verify"),
     "remembers": (samples.REMEMBERS, "", "bench"),
 }
@@ -46,9 +35,7 @@ FAILURES = {
 def test_every_failure_ends_with_the_command_that_repeats_it(foreign: Foreign) -> None:
     for name, (text, _, _) in FAILURES.items():
         foreign.write(f"kernels/{name}.py", text)
-    options = ["--ecornn-implementations", "kernels", "--ecornn-case", samples.CASE]
-    only = [argument for name in FAILURES for argument in ("--ecornn-only", name)]
-    foreign.run("--ecornn-bench", *options, *only, *QUICK, check=1)
+    foreign.run("--ecornn-bench", *OPTIONS, *only(*FAILURES), *QUICK, check=1)
     rows = foreign.rows()
     for name, (_, words, flag) in FAILURES.items():
         reason = rows[f"{name}-{samples.CASE}"]["reason"]
@@ -83,8 +70,7 @@ def test_errors_of_the_harness_and_of_a_baseline_are_not_those_of_the_implementa
     foreign.write("kernels/breaks.py", BREAKS)
     foreign.write("kernels/a.py", samples.RIGHT)
     foreign.write("kernels/b.py", samples.RIGHT)
-    options = ["--ecornn-implementations", "kernels", "--ecornn-case", samples.CASE, "--ecornn-baseline", "breaks"]
-    foreign.run("--ecornn-bench", "--ecornn-only", "a", "--ecornn-only", "b", *options, *QUICK, check=1)
+    foreign.run("--ecornn-bench", *only("a", "b"), *OPTIONS, "--ecornn-baseline", "breaks", *QUICK, check=1)
     reasons = {name[0]: row["reason"] for name, row in foreign.rows().items()}
     harness = "not proven, by an error of the harness, not the implementation: OSError at measured_ceilings.py:"
     assert reasons["a"].startswith(f"a on {samples.CASE}: {harness}")
@@ -94,19 +80,11 @@ def test_errors_of_the_harness_and_of_a_baseline_are_not_those_of_the_implementa
 
 def test_node_ids_outside_the_repository_are_shown_and_taken_back(foreign: Foreign) -> None:
     foreign.write("kernels/wrong.py", samples.WRONG)
-    options = [
-        "--ecornn-verify",
-        "--ecornn-implementations",
-        "kernels",
-        "--ecornn-case",
-        samples.CASE,
-        "--ecornn-only",
-        "wrong",
-    ]
+    options = ["--ecornn-verify", *OPTIONS, "--ecornn-only", "wrong"]
     done = foreign.run(*options, "-k", "fixed", "--junitxml", "junit.xml", check=1)
     node = f"pytest_ecornn/suites/test_equivalence.py::test_fixed_case[wrong-{samples.CASE}]"
     assert f"\nFAILED {node}" in done.stdout
-    (case,) = ElementTree.parse(foreign.path / "junit.xml").iter("testcase")
+    (case,) = foreign.junit().values()
     assert case.get("classname") == "pytest_ecornn.suites.test_equivalence"
     again = foreign.run(*options, node, check=1)
     assert "1 row: 1 failed" in again.stdout
@@ -129,7 +107,7 @@ ASKS_AMISS = samples.RIGHT.replace(
 def test_a_drawn_failure_names_its_case_where_results_vary_or_a_refusal_raises(foreign: Foreign) -> None:
     foreign.write("kernels/varies.py", VARIES)
     foreign.write("kernels/asks_amiss.py", ASKS_AMISS)
-    selected = ["--ecornn-only", "varies", "--ecornn-only", "asks_amiss", "--ecornn-profile", "quick"]
+    selected = [*only("varies", "asks_amiss"), "--ecornn-profile", "quick"]
     selected += ["-k", "drawn and (varies-lstm-float32 or asks_amiss-lstm-float32)"]
     foreign.run("--ecornn-verify", "--ecornn-implementations", "kernels", *selected, *QUICK, check=1)
     reasons = {row["implementation"]: row["reason"] for row in foreign.rows().values()}

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.helpers import samples
-from tests.helpers.foreign import QUICK, Foreign
+from tests.helpers.foreign import QUICK, Foreign, only
 
 VERIFY = ("--ecornn-verify", "--ecornn-implementations", "kernels", "--ecornn-case", samples.CASE)
 IMPORT = "pytest.importorskip('no_such_module')"
 # Where a layer may end its test: the text before which the call is written, in the harness's own hands each time.
 UNSUPPORTED, BUILD, CALL = "        if case.cell !=", "        def layer(", "            w_ih, w_hh,"
-
-
-@pytest.fixture
-def foreign(tmp_path: Path) -> Foreign:
-    (tmp_path / "kernels").mkdir()
-    return Foreign(tmp_path)
 
 
 def ending(place: str, call: str) -> str:
@@ -32,14 +23,12 @@ def ending(place: str, call: str) -> str:
 
 def rows(foreign: Foreign) -> dict[tuple[str, str], dict[str, Any]]:
     """Rows of the report by kind and implementation."""
-    report = json.loads((foreign.path / "reports/local/report.json").read_text())
-    return {(row["kind"], row["implementation"]): row for row in report["rows"]}
+    return {(row["kind"], row["implementation"]): row for row in foreign.report()["rows"]}
 
 
 def outcomes_in_junit(foreign: Foreign) -> dict[str, str]:
     """By test id, what JUnit's XML says of the test: skipped, failure, or nothing."""
-    cases = ElementTree.parse(foreign.path / "junit.xml").iter("testcase")
-    return {case.get("name") or "": next((one.tag for one in case if one.tag != "properties"), "") for case in cases}
+    return {name: next((one.tag for one in case if one.tag != "properties"), "") for name, case in foreign.junit().items()}
 
 
 def test_a_skip_in_a_layer_is_a_row_with_its_reason_and_a_failure_where_required(foreign: Foreign) -> None:
@@ -50,8 +39,7 @@ def test_a_skip_in_a_layer_is_a_row_with_its_reason_and_a_failure_where_required
     }
     for name, (place, call, _) in reasons.items():
         foreign.write(f"kernels/{name}.py", ending(place, call))
-    only = [argument for name in reasons for argument in ("--ecornn-only", name)]
-    done = foreign.run(*VERIFY, *only, "--junitxml", "junit.xml", "--ecornn-require", "in_build", check=1)
+    done = foreign.run(*VERIFY, *only(*reasons), "--junitxml", "junit.xml", "--ecornn-require", "in_build", check=1)
     results, in_junit = rows(foreign), outcomes_in_junit(foreign)
     for name, (_, _, reason) in reasons.items():
         for kind, test in (("fixed", "test_fixed_case"), ("properties", "test_properties")):
@@ -63,29 +51,39 @@ def test_a_skip_in_a_layer_is_a_row_with_its_reason_and_a_failure_where_required
     assert "in_build is required, but skipped: could not import 'no_such_module'" in done.stdout
 
 
-def test_drawn_cases_of_a_layer_that_skips_are_a_skip_row(foreign: Foreign) -> None:
-    foreign.write("kernels/mine.py", ending(BUILD, IMPORT))
+TRAINS_ALONE = f"        if case.mode == 'inference':\n            return 'trains alone'\n{UNSUPPORTED}"
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "reason"),
+    [
+        (ending(BUILD, IMPORT), "skipped", "could not import 'no_such_module'"),
+        (samples.RIGHT.replace(UNSUPPORTED, TRAINS_ALONE, 1), "passed", ""),
+    ],
+    ids=["skips", "trains alone"],
+)
+def test_drawn_cases_of_a_layer_that_skips_or_trains_alone(foreign: Foreign, text: str, status: str, reason: str) -> None:
+    foreign.write("kernels/mine.py", text)
     options = ["--ecornn-implementations", "kernels", "--ecornn-only", "mine", "--ecornn-profile", "quick"]
     foreign.run("--ecornn-verify", *options, "-k", "mine-lstm-float32", check=0)
     for kind in ("drawn", "properties"):
         row = rows(foreign)[kind, "mine"]
-        assert row["status"] == "skipped"
-        assert "could not import 'no_such_module'" in row["reason"]
+        assert (row["status"], row["examples"] > 0) == (status, status == "passed")
+        assert reason in row["reason"]
 
 
 @pytest.mark.parametrize("place", [UNSUPPORTED, BUILD, CALL], ids=["unsupported", "build", "call"])
 def test_an_outcome_other_than_a_skip_is_a_failed_row(foreign: Foreign, place: str) -> None:
-    calls = {name: f"pytest.{name}('enough')" for name in ("xfail", "fail", "exit")}
-    for name, call in calls.items():
-        foreign.write(f"kernels/by_{name}.py", ending(place, call))
-    only = [argument for name in calls for argument in ("--ecornn-only", f"by_{name}")]
-    foreign.run(*VERIFY, *only, "--junitxml", "junit.xml", check=1)
+    raised = {"by_xfail": "XFailed", "by_fail": "Failed", "by_exit": "Exit"}
+    for name in raised:
+        foreign.write(f"kernels/{name}.py", ending(place, f"pytest.{name.removeprefix('by_')}('enough')"))
+    foreign.run(*VERIFY, *only(*raised), "--junitxml", "junit.xml", check=1)
     results, in_junit = rows(foreign), outcomes_in_junit(foreign)
-    for name, raised in (("xfail", "XFailed"), ("fail", "Failed"), ("exit", "Exit")):
-        row = results["fixed", f"by_{name}"]
+    for name, error in raised.items():
+        row = results["fixed", name]
         assert row["status"] == "failed"
-        assert f"expected a result or Unsupported, got {raised} at by_{name}.py:" in row["reason"]
-        assert in_junit[f"test_fixed_case[by_{name}-{samples.CASE}]"] == "failure"
+        assert f"expected a result or Unsupported, got {error} at {name}.py:" in row["reason"]
+        assert in_junit[f"test_fixed_case[{name}-{samples.CASE}]"] == "failure"
 
 
 def test_a_baseline_that_skips_leaves_its_candidates_rows(foreign: Foreign) -> None:
@@ -110,8 +108,7 @@ def test_a_skip_from_outside_a_row_is_a_row_and_a_failure_where_required(foreign
         "        if 'torch_cpu' in item.name:\n            item.add_marker(pytest.mark.skip(reason='not today'))\n"
         "        if 'mine' in item.name:\n            item.add_marker(pytest.mark.xfail(run=False, reason='never'))\n",
     )
-    only = ["--ecornn-only", "mine", "--ecornn-only", "torch_cpu", "--ecornn-require", "mine"]
-    foreign.run(*VERIFY, *only, check=1)
+    foreign.run(*VERIFY, *only("mine", "torch_cpu"), "--ecornn-require", "mine", check=1)
     results = rows(foreign)
     assert (results["fixed", "torch_cpu"]["status"], results["fixed", "mine"]["status"]) == ("skipped", "failed")
     assert results["fixed", "torch_cpu"]["reason"] == "not today"
@@ -130,6 +127,7 @@ def test_a_required_implementation_without_a_row_fails_the_run(foreign: Foreign)
         ("", ["--ecornn-only", "sequential"], "--ecornn-only"),
         ("", [f"--ecornn-case={samples.CASE}"], "--ecornn-case"),
         ("", ["--ecornn-implementations", "kernels"], "--ecornn-implementations"),
+        ("", ["--ecornn-shard", "1/2"], "--ecornn-shard"),
         ("--ecornn-require nobody", [], "--ecornn-require"),
     ],
 )
@@ -140,24 +138,10 @@ def test_an_option_of_a_run_without_a_run_is_a_usage_error(foreign: Foreign, ini
     assert f"ERROR: {name} expected --ecornn-verify or --ecornn-bench beside it" in done.stderr
 
 
-def test_an_option_of_the_self_check_without_it_is_a_usage_error(foreign: Foreign) -> None:
-    assert "expected --ecornn-selfcheck beside it" in foreign.run_here("--ecornn-correct-cases", "9", check=4).stderr
-
-
 def test_settings_in_the_ini_file_are_no_error_without_a_run(foreign: Foreign) -> None:
     foreign.write("pytest.ini", "[pytest]\naddopts = --ecornn-budget 2 --ecornn-isolate\n")
     foreign.write("test_own.py", "def test_own():\n    pass\n")
     foreign.run_here(check=0)
-
-
-def test_a_layer_that_trains_alone_is_drawn_in_training(foreign: Foreign) -> None:
-    refusal = "        if case.mode == 'inference':\n            return 'trains alone'\n"
-    foreign.write("kernels/mine.py", samples.RIGHT.replace(UNSUPPORTED, refusal + UNSUPPORTED, 1))
-    options = ["--ecornn-implementations", "kernels", "--ecornn-only", "mine", "--ecornn-profile", "quick"]
-    foreign.run("--ecornn-verify", *options, "-k", "mine-lstm-float32", check=0)
-    for kind in ("drawn", "properties"):
-        row = rows(foreign)[kind, "mine"]
-        assert (row["status"], row["examples"] > 0) == ("passed", True)
 
 
 def test_a_named_case_that_is_timed_has_its_own_properties_checked(foreign: Foreign) -> None:

@@ -20,9 +20,7 @@ def commands(page: Path) -> list[str]:
     return [line for line in text.replace("`", "\n").splitlines() if line.startswith("pytest ")]
 
 
-def test_an_unknown_name_of_a_file_nearby_is_answered_with_the_option_that_brings_it_in(tmp_path: Path) -> None:
-    foreign = Foreign(tmp_path)
-    (tmp_path / "my kernels").mkdir()
+def test_an_unknown_name_of_a_file_nearby_is_answered_with_the_option_that_brings_it_in(foreign: Foreign) -> None:
     foreign.write("my kernels/my_scan.py", samples.RIGHT)
     options = ["--ecornn-verify", "--ecornn-case", samples.CASE, "--ecornn-only", "my_scan"]
     done = foreign.run_here(*options, check=4)

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.helpers import samples
 from tests.helpers.foreign import Foreign
 
 OTHER_CASE = "lstm-T5-B3-H8-float32"
-
-
-@pytest.fixture
-def foreign(tmp_path: Path) -> Foreign:
-    return Foreign(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -38,44 +31,36 @@ def only_on_case(line: str) -> str:
     return samples.RIGHT.replace("outputs = []", f"if case.steps == 6: {line}\n            outputs = []", 1)
 
 
-def options(folder: str = "kernels") -> list[str]:
-    names = ["--ecornn-case", samples.CASE, "--ecornn-case", OTHER_CASE]
-    return ["--ecornn-verify", "--ecornn-implementations", folder, *names, "-k", "fixed and mine"]
+NAMED = ("--ecornn-implementations", "kernels", "--ecornn-case", samples.CASE)
+VERIFY = ("--ecornn-verify", *NAMED, "--ecornn-case", OTHER_CASE, "-k", "fixed and mine")
 
 
-@pytest.fixture
-def kernels(foreign: Foreign) -> Foreign:
-    (foreign.path / "kernels").mkdir()
-    return foreign
-
-
-def test_a_raised_interrupt_and_a_death_cost_a_row_each_and_a_resumed_run_repeats_none(kernels: Foreign) -> None:
-    kernels.write("kernels/mine_interrupts.py", only_on_case("raise KeyboardInterrupt"))
-    kernels.write("kernels/mine_dies.py", only_on_case("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
-    kernels.run(*options(), "--ecornn-isolate", check=1)
-    rows = kernels.rows()
+def test_a_raised_interrupt_and_a_death_cost_a_row_each_and_a_resumed_run_repeats_none(foreign: Foreign) -> None:
+    foreign.write("kernels/mine_interrupts.py", only_on_case("raise KeyboardInterrupt"))
+    foreign.write("kernels/mine_dies.py", only_on_case("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
+    foreign.run(*VERIFY, "--ecornn-isolate", check=1)
+    rows = foreign.rows()
     assert {row["kind"] for row in rows.values()} == {"fixed"}
     assert {name for name, row in rows.items() if row["status"] == "failed"} == {
         f"mine_interrupts-{samples.CASE}", f"mine_dies-{samples.CASE}",
     }  # fmt: skip
     assert "RaisedInterrupt at mine_interrupts.py" in rows[f"mine_interrupts-{samples.CASE}"]["reason"]
     assert "was killed (signal 9)" in rows[f"mine_dies-{samples.CASE}"]["reason"]
-    done = kernels.run(*options(), "--ecornn-isolate", "--ecornn-resume", check=1)
+    done = foreign.run(*VERIFY, "--ecornn-isolate", "--ecornn-resume", check=1)
     assert "node down" not in done.stdout
-    assert kernels.rows() == rows
+    assert foreign.rows() == rows
 
 
-def test_an_interrupted_first_row_warns_of_nothing(kernels: Foreign) -> None:
-    kernels.write("kernels/mine.py", only_on_case("import os, signal; os.kill(os.getpid(), signal.SIGINT)"))
-    named = ["--ecornn-implementations", "kernels", "--ecornn-only", "mine", "--ecornn-case", samples.CASE]
-    done = kernels.run("--ecornn-bench", *named, check=2)
+def test_an_interrupted_first_row_warns_of_nothing(foreign: Foreign) -> None:
+    foreign.write("kernels/mine.py", only_on_case("import os, signal; os.kill(os.getpid(), signal.SIGINT)"))
+    done = foreign.run("--ecornn-bench", *NAMED, "--ecornn-only", "mine", check=2)
     assert "KeyboardInterrupt" in done.stdout
     assert "warning" not in done.stdout.lower()
 
 
-def test_a_raised_interrupt_costs_a_row_and_a_signal_ends_the_run(kernels: Foreign) -> None:
-    kernels.write("kernels/mine_a.py", only_on_case("raise KeyboardInterrupt"))
-    kernels.write("kernels/mine_b.py", only_on_case("import os, signal; os.kill(os.getpid(), signal.SIGINT)"))
-    done = kernels.run(*options(), check=2)
-    assert {name: row["status"] for name, row in kernels.rows().items()} == {f"mine_a-{samples.CASE}": "failed"}
+def test_a_raised_interrupt_costs_a_row_and_a_signal_ends_the_run(foreign: Foreign) -> None:
+    foreign.write("kernels/mine_a.py", only_on_case("raise KeyboardInterrupt"))
+    foreign.write("kernels/mine_b.py", only_on_case("import os, signal; os.kill(os.getpid(), signal.SIGINT)"))
+    done = foreign.run(*VERIFY, check=2)
+    assert {name: row["status"] for name, row in foreign.rows().items()} == {f"mine_a-{samples.CASE}": "failed"}
     assert "kept: 1 of 1 finished row" in done.stdout

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +15,7 @@ SUITES = "pytest_ecornn.suites"
 
 
 @pytest.fixture
-def foreign(tmp_path: Path) -> Foreign:
-    foreign = Foreign(tmp_path)
-    (tmp_path / "t").mkdir()
+def foreign(foreign: Foreign) -> Foreign:
     foreign.write(
         "t/test_own.py", "def test_own():\n    pass\n\ndef test_own_benchmark(benchmark):\n    benchmark(sum, (1, 2))\n"
     )
@@ -28,8 +24,7 @@ def foreign(tmp_path: Path) -> Foreign:
 
 def kinds(foreign: Foreign) -> dict[str, str]:
     """The status of each kind of row."""
-    report = json.loads((foreign.path / "reports/local/report.json").read_text())
-    return {row["kind"]: row["status"] for row in report["rows"]}
+    return {row["kind"]: row["status"] for row in foreign.report()["rows"]}
 
 
 def numbers(done: Any) -> str:

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from tests.helpers.foreign import Foreign
 
 OPTIONS = (
     "--ecornn-verify", "--ecornn-profile", "quick", "--ecornn-seed", "0", "--ecornn-only", "sequential",
     *(part for steps in range(1, 7) for part in ("--ecornn-case", f"lstm-T{steps}-B2-H4-float32")),
 )  # fmt: skip
-
-
-@pytest.fixture
-def foreign(tmp_path: Path) -> Foreign:
-    return Foreign(tmp_path)
 
 
 def test_joined_shards_are_the_whole(foreign: Foreign) -> None:
@@ -38,8 +29,3 @@ def test_another_shard_does_not_resume_one(foreign: Foreign) -> None:
     foreign.run(*OPTIONS, "--ecornn-shard", "1/2", check=0)
     done = foreign.run_here(*OPTIONS, "--ecornn-shard", "2/2", "--ecornn-resume", check=4)
     assert "shard: 1/2 and 2/2" in done.stderr
-
-
-def test_a_shard_needs_a_run(foreign: Foreign) -> None:
-    done = foreign.run_here("--ecornn-shard", "1/2", check=4)
-    assert "--ecornn-shard expected --ecornn-verify or --ecornn-bench beside it" in done.stderr

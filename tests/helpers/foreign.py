@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,8 +115,10 @@ class Foreign:
         self.path = path
 
     def write(self, name: str, text: str) -> Path:
-        (self.path / name).write_text(text)
-        return self.path / name
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
 
     def command(self, *arguments: str, fresh: bool = False) -> list[str]:
         if "quickly" in arguments:
@@ -147,12 +150,35 @@ class Foreign:
         command = [sys.executable, "-IS", _FORK_CLIENT, _fork_server(), *arguments]
         return subprocess.run(command, cwd=self.path, env=environment(), capture_output=True, text=True, timeout=240)
 
+    def report(self) -> dict[str, Any]:
+        data: dict[str, Any] = json.loads((self.path / "reports/local/report.json").read_text())
+        return data
+
+    def junit(self) -> dict[str, ElementTree.Element]:
+        """Each test of junit.xml by its name."""
+        return {case.get("name") or "": case for case in ElementTree.parse(self.path / "junit.xml").iter("testcase")}
+
     def rows(self) -> dict[str, dict[str, Any]]:
-        report = json.loads((self.path / "reports/local/report.json").read_text())
-        rows = sorted(report["rows"], key=lambda row: row["kind"] == "benchmark")  # which stand for their cases
+        rows = sorted(self.report()["rows"], key=lambda row: row["kind"] == "benchmark")  # which stand for their cases
         return {f"{row['implementation']}-{row['case']}": row for row in rows if row["kind"] != "control"}
 
     def rows_by_key(self) -> dict[tuple[str, str, str], dict[str, Any]]:
         """By kind, implementation and case."""
-        report = json.loads((self.path / "reports/local/report.json").read_text())
-        return {(row["kind"], row["implementation"], row["case"]): row for row in report["rows"]}
+        return {(row["kind"], row["implementation"], row["case"]): row for row in self.report()["rows"]}
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Foreign:
+    return Foreign(tmp_path)
+
+
+@pytest.fixture
+def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A temporary and a cache folder of its own, so that no other run on this machine takes part."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
+    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+
+
+def only(*names: str) -> list[str]:
+    """The options that select implementations."""
+    return [argument for name in names for argument in ("--ecornn-only", name)]

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -19,42 +18,29 @@ import numpy as np
 import pytest
 
 import pytest_ecornn
-from pytest_ecornn.__main__ import main
 from pytest_ecornn.publishing import publish, stored_runs
 from pytest_ecornn.reporting import RunInfo, files, write_reports
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.system.folder_lock import FolderLock
+from tests.helpers.reporting.outputs import Page, Said
 from tests.helpers.reporting_samples import CASES, HOSTILE, row, sample_rows, sample_run, timing
 from tests.helpers.stored_histories import RUNS, write_history
 
 ROOT = Path(__file__).parents[2]
 
 
-class Links(HTMLParser):
-    """A page's links and the names that others may link to."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.links, self.names = list[str](), set[str]()
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.links += [link for name in ("href", "src") if (link := given.get(name)) and not link.startswith("data:")]
-        self.names |= {name for name in [given.get("id")] if name}
-
-
 def broken(site: Path) -> Iterator[str]:
     """Yields links within the site that lead nowhere."""
-    pages = {path: Links(path.read_text()) for path in site.rglob("*.html")}
-    for path, page in pages.items():
-        for link in page.links:
+    pages = {path: [one for _, one in Page(path.read_text()).elements] for path in site.rglob("*.html")}
+    names = {path: {one.get("id") for one in elements} for path, elements in pages.items()}
+    for path, elements in pages.items():
+        for link in filter(None, (one.get(name) for one in elements for name in ("href", "src"))):
             parts = urlsplit(link)
-            if parts.scheme:
+            if parts.scheme:  # of another site, or the data themselves
                 continue
             to = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             name = parts.fragment
-            if not to.is_file() or (name and "=" not in name and to in pages and unquote(name) not in pages[to].names):
+            if not to.is_file() or (name and "=" not in name and to in pages and unquote(name) not in names[to]):
                 yield f"{path.relative_to(site)}: {link}"
 
 
@@ -62,13 +48,12 @@ def text_of(site: Path, page: str) -> str:
     return html.unescape(re.sub("<[^>]+>", " ", (site / page).read_text()))
 
 
-def test_the_committed_reports_are_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_committed_reports_are_published(tmp_path: Path, said: Said) -> None:
+    (tmp_path / "results").mkdir()
     for name in ("cpu", "h100", "h200"):
-        (tmp_path / "results").mkdir(exist_ok=True)
         (tmp_path / "results" / name).symlink_to(ROOT / "reports" / name)
     site = tmp_path / "site"
-    assert main(["publish", str(tmp_path / "results"), "--output", str(site)]) == 0
-    assert f"{site}/index.html" in capsys.readouterr().out
+    assert f"{site}/index.html" in said("publish", tmp_path / "results", "--output", site)
     assert list(broken(site)) == []
     index = text_of(site, "index.html")
     for name in ("NVIDIA H200", "lstm-T35-B32-H650-L2-float32-cuda-training", "deepbench", "language_model", "selection"):
@@ -130,20 +115,16 @@ def test_machines_stand_side_by_side(tmp_path: Path) -> None:
     write_history(tmp_path / "results/two", {"scan_cpu": [4_000.0]}, lambda number, run: run.machine.update(cpu="Other"))
     publish.publish(tmp_path / "results", tmp_path / "site")
     (line,) = re.findall(rf'<tr data-case="{CASES[0]}"[^>]*>(.*?)</tr>', (tmp_path / "site/index.html").read_text())
-    assert [html.unescape(cell) for cell in re.findall(r"<strong>(.*?)</strong>", line)] == [
-        "scan_cpu 2.00 ms",
-        "scan_cpu 4.00 ms",
-    ]
+    fastest = [html.unescape(cell) for cell in re.findall(r"<strong>(.*?)</strong>", line)]
+    assert fastest == ["scan_cpu 2.00 ms", "scan_cpu 4.00 ms"]
     assert "one/2026-01-02-0000001/report.html#" in line  # the newest
 
 
 def test_what_is_hostile_is_escaped(tmp_path: Path) -> None:
     run = sample_run()
     run.machine["cpu"] = HOSTILE
-    rows = [
-        row("torch_cpu", CASES[0], timing=timing(7_000.0, {})),
-        row(HOSTILE, CASES[0], timing=timing(9.0, {"torch_cpu": 7_000.0})),
-    ]
+    rows = [row("torch_cpu", CASES[0], timing=timing(7_000.0, {}))]
+    rows += [row(HOSTILE, CASES[0], timing=timing(9.0, {"torch_cpu": 7_000.0}))]
     folder = tmp_path / "results" / "a<script>'&\"?#%b"
     write_reports(folder / "r<u>n", run, rows)
     (folder / "r<u>n/oth<er.json").write_text("{}")
@@ -158,28 +139,21 @@ def test_what_is_hostile_is_escaped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"schema_version": 1, "run": 3, "rows": []}', "[" * 100_000])
-def test_a_report_that_cannot_be_read_is_left_out_with_a_line(
-    text: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_that_cannot_be_read_is_left_out_with_a_line(text: str, site: Path, tmp_path: Path, said: Said) -> None:
     (tmp_path / "results/one/bad").mkdir()
     (tmp_path / "results/one/bad/report.json").write_text(text)
-    assert main(["publish", str(tmp_path / "results"), "--output", str(site)]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = said("publish", tmp_path / "results", "--output", site, status=1).splitlines()
     assert line.startswith(f"left out: {tmp_path}/results/one/bad/report.json")
     assert (site / "one/2026-01-01-0000000/report.html").is_file()
 
 
 @pytest.mark.parametrize(
-    ("made", "said"), [("", "expected a folder"), ("results/one", "holds no report; expected RESULTS/MACHINE")]
+    ("made", "message"), [(".", "expected a folder"), ("results/one", "holds no report; expected RESULTS/MACHINE")]
 )
-def test_nothing_to_publish_is_said_in_one_line(
-    made: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if made:
-        (tmp_path / made).mkdir(parents=True)
-    assert main(["publish", str(tmp_path / "results"), "--output", str(tmp_path / "site")]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+def test_nothing_to_publish_is_said_in_one_line(made: str, message: str, tmp_path: Path, said: Said) -> None:
+    (tmp_path / made).mkdir(parents=True, exist_ok=True)
+    (line,) = said("publish", tmp_path / "results", "--output", tmp_path / "site", status=1).splitlines()
+    assert message in line
     assert not (tmp_path / "site").exists()
 
 
@@ -212,18 +186,15 @@ def test_a_manifest_removes_nothing_outside_the_site(site: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("site", ["results", "results/site", "results/one/x", "."])
-def test_a_site_among_the_reports_is_refused(site: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_site_among_the_reports_is_refused(site: str, tmp_path: Path, said: Said) -> None:
     write_history(tmp_path / "results/one", {"scan_cpu": [3_000.0]})
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert main(["publish", str(tmp_path / "results"), "--output", str(tmp_path / site)]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = said("publish", tmp_path / "results", "--output", tmp_path / site, status=1).splitlines()
     assert "expected a folder apart from" in line
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_a_suite_that_cannot_be_shown_is_left_out_everywhere(
-    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_suite_that_cannot_be_shown_is_left_out_everywhere(site: Path, tmp_path: Path, said: Said) -> None:
     (run,) = (tmp_path / "results/one").iterdir()
     stored = json.loads((ROOT / "reports/h200/sparse.json").read_text())
     for name, changed in (("sparse", {"machine": {}}), ("persistent", {"schema_version": 99})):
@@ -232,8 +203,7 @@ def test_a_suite_that_cannot_be_shown_is_left_out_everywhere(
     (run / "scan.md").write_bytes(b"\xff")
     (run / "other.json").write_text("{}")
     (run / "other.md").write_text(f"![x]({'a' * 300}.svg) [y](../../README.md) [z](https://example.org)")
-    assert main(["publish", str(tmp_path / "results"), "--output", str(site)]) == 1
-    lines = capsys.readouterr().err.splitlines()
+    lines = said("publish", tmp_path / "results", "--output", site, status=1).splitlines()
     assert [Path(line.split(": ")[1]).stem for line in lines] == ["persistent", "scan", "sparse"]
     assert "expected schema_version 1, got 99" in lines[0]
     assert list(broken(site)) == []

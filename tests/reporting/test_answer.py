@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from dataclasses import replace
 from html import unescape
@@ -12,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 from rich.text import Text
 
 from pytest_ecornn import reporting
@@ -20,7 +17,8 @@ from pytest_ecornn.reporting import answer_table, comparison_tables, standing
 from pytest_ecornn.reporting.answer import Answer, answers, of_case
 from pytest_ecornn.results.rows import Row, Timing
 from tests.helpers import samples
-from tests.helpers.foreign import QUICK, Foreign
+from tests.helpers.foreign import QUICK, Foreign, only
+from tests.helpers.reporting.outputs import csv_of, printed
 from tests.helpers.reporting_samples import CASES, drawn, row, sample_rows, sample_run, timing
 
 NAMES = ("a", "b", "c", "d")
@@ -31,11 +29,13 @@ def answer(*rows: Row) -> Answer:
     return of_case(list(rows), reporting.unproven(rows))
 
 
-def timed(name: str, time_us: float, baselines: dict[str, float] | None = None, spread: float = 0.01) -> Row:
-    one = row(name, CASES[0], timing=timing(time_us, baselines or {}))
-    assert one.timing is not None
-    one.timing.low_us, one.timing.high_us = time_us * (1 - spread), time_us * (1 + spread)
-    return one
+def timed(name: str, time_us: float, baselines: dict[str, float] | None = None, spread: float = 0.01, verdict: str = "") -> Row:
+    """verdict: to each baseline, that of `timing` unless given."""
+    times = timing(time_us, baselines or {})
+    times.low_us, times.high_us = time_us * (1 - spread), time_us * (1 + spread)
+    for ratio in times.against:
+        ratio.verdict = verdict or ratio.verdict
+    return row(name, CASES[0], timing=times)
 
 
 # What is certain.
@@ -49,6 +49,8 @@ CERTAINTIES = {
     "no baseline": ([("a", 100.0), ("b", 101.5), ("c", 103.0)], ("", "not compared", ("b",))),
     "called slower, however wide its interval": ([BASE, ("slow", 120.0, TO_BASE, 0.6)], ("base", "others slower", ())),
     "one alone": ([("a", 1.0)], ("", "alone", ())),
+    "an undecided verdict": ([BASE, ("a", 50.0, TO_BASE, 0.01, "same")], ("", "same", ("base",))),
+    "an unclear verdict": ([BASE, ("a", 50.0, TO_BASE, 0.01, "unclear")], ("", "unclear", ("base",))),
     "a baseline without a row of its own": ([("mine", 150.0, TO_BASE)], ("base", "others slower", ())),
 }
 
@@ -63,23 +65,9 @@ def test_only_what_is_certain_is_bold_and_rivals_are_named(name: str) -> None:
         assert (result.fastest.time_us, result.ratio) == (100.0, None)
 
 
-@pytest.mark.parametrize("verdict", ["same", "unclear"])
-def test_an_undecided_verdict_leaves_nothing_bold(verdict: str) -> None:
-    candidate = timed("a", 50.0, {"base": 100.0})
-    assert candidate.timing is not None
-    candidate.timing.against[0].verdict = verdict
-    result = answer(timed("base", 100.0), candidate)
-    assert (result.bold, result.verdict, result.rivals) == ("", verdict, ("base",))
-
-
 def test_a_baseline_that_is_not_proven_is_no_rival_and_gives_no_verdict() -> None:
-    rows = [
-        timed("base", 10.0),
-        timed("a", 50.0, {"base": 10.0}),
-        timed("b", 80.0, {"base": 10.0}),
-        drawn("base", "lstm", "failed"),
-    ]
-    result = of_case(rows[:3], reporting.unproven(rows))
+    rows = [timed("base", 10.0), timed("a", 50.0, {"base": 10.0}), timed("b", 80.0, {"base": 10.0})]
+    result = of_case(rows, reporting.unproven([*rows, drawn("base", "lstm", "failed")]))
     assert (result.bold, result.verdict) == ("", "not compared")
     assert result.fastest is not None
     assert result.fastest.name == "a"
@@ -205,17 +193,13 @@ def test_the_report_begins_with_the_answers_and_how_sure_they_are(tmp_path: Path
 
 def test_the_csv_begins_with_timed_rows(tmp_path: Path) -> None:
     reporting.write_reports(tmp_path, sample_run(), [drawn("a", "lstm"), *sample_rows()])
-    with (tmp_path / "report.csv").open() as file:
-        has_time = [bool(line["time_us"]) for line in csv.DictReader(file)]
+    has_time = [bool(line["time_us"]) for line in csv_of(tmp_path)]
     assert has_time == sorted(has_time, reverse=True)
 
 
 def test_the_table_fits_80_columns_with_every_figure_whole() -> None:
-    console = Console(file=io.StringIO(), width=80)
     rows = sample_rows()
-    console.print(answer_table.terminal_table(answers(rows, reporting.unproven(rows)), console.width))
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
+    text = printed(answer_table.terminal_table(answers(rows, reporting.unproven(rows)), 80), 80)
     assert max(map(len, text.splitlines())) <= 80
     assert re.search(r"blocked_cpu +2\.31 ms +0\.33 \[0\.33, 0\.34\] +faster", text)
 
@@ -224,21 +208,18 @@ def test_a_stored_report_is_rendered_anew(tmp_path: Path, capsys: pytest.Capture
     from pytest_ecornn.reporting.__main__ import main
 
     reporting.write_reports(tmp_path, sample_run(), sample_rows())
-    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    names, before = set(tmp_path.iterdir()), (tmp_path / "report.md").read_text()
     (tmp_path / "report.md").unlink()
     assert main([str(tmp_path)]) == 0
-    after = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert after.keys() == before.keys()
-    assert after["report.md"] == before["report.md"]
+    assert (set(tmp_path.iterdir()), (tmp_path / "report.md").read_text()) == (names, before)
     assert main([str(tmp_path / "absent")]) == 1
     assert "report.json: cannot be read" in capsys.readouterr().err
 
 
-def test_a_run_shows_the_same_answer_on_the_terminal_and_in_its_report(tmp_path: Path) -> None:
-    foreign = Foreign(tmp_path)
+def test_a_run_shows_the_same_answer_on_the_terminal_and_in_its_report(foreign: Foreign) -> None:
     mine = foreign.write("mine.py", samples.RIGHT)
-    only = ["--ecornn-only", "mine", "--ecornn-only", "torch_cpu", "--ecornn-only", "sequential"]
-    options = ["--ecornn-implementations", str(mine), *only, "--ecornn-case", samples.CASE]
+    named = only("mine", "torch_cpu", "sequential")
+    options = ["--ecornn-implementations", str(mine), *named, "--ecornn-case", samples.CASE]
     done = foreign.run("--ecornn-bench", *options, *QUICK, check=0)
     markdown = (foreign.path / "reports/local/report.md").read_text()
     (line,) = re.findall(rf"^\| {samples.CASE} \| (.*) \|$", markdown.partition("How sure this is:")[0], re.M)
@@ -248,8 +229,7 @@ def test_a_run_shows_the_same_answer_on_the_terminal_and_in_its_report(tmp_path:
     assert any(line.startswith("1 case: 1 ") for line in shown)
     assert any(line.startswith("confidence of intervals: 99% of a time") for line in shown)
     assert "budget: 0.1 s a row, at least 8 pairs" in shown
-    with (foreign.path / "reports/local/report.csv").open() as file:
-        assert next(csv.DictReader(file))["time_us"]
+    assert csv_of(foreign.path / "reports/local")[0]["time_us"]
 
 
 def test_what_chose_another_is_no_rival_of_it() -> None:

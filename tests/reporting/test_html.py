@@ -8,7 +8,6 @@ from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,6 +17,7 @@ import pytest
 from pytest_ecornn.reporting import html, unproven
 from pytest_ecornn.reporting.html import plots
 from pytest_ecornn.results.rows import Row
+from tests.helpers.reporting.outputs import Page
 from tests.helpers.reporting_samples import CASES, HOSTILE, drawn, many_rows, row, sample_rows, sample_run, timing
 
 LIBRARY = Path(html.__file__).parent / "vendor/uplot"
@@ -25,38 +25,12 @@ SCRIPTS = 7  # data, numbers, the library, three that draw by it, and the page's
 MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;"
 
 
-class Page(HTMLParser):
-    """The elements of a page: names, attributes, and the text of scripts and styles."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.raw: dict[str, list[str]] = {"script": [], "style": []}
-        self._inside = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        self._inside = tag if tag in self.raw else ""
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = ""
-
-    def handle_data(self, data: str) -> None:
-        if self._inside:
-            self.raw[self._inside].append(data)
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.elements if name == tag]
-
-
 def render(rows: list[Row]) -> str:
     return html.render(sample_run(), rows, unproven(rows))
 
 
-def data_of(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(Page(text).raw["script"][0])
-    return found
+def data_of(text: str) -> Any:
+    return json.loads(Page(text).raw["script"][0])
 
 
 def test_a_run_that_timed_nothing_counts_what_it_verified() -> None:
@@ -66,18 +40,18 @@ def test_a_run_that_timed_nothing_counts_what_it_verified() -> None:
     assert "with a float64 reference; nothing was timed." in text
     assert "nothing was timed" in render([row("scan_cpu", CASES[0], status="failed", reason="wrong")])
     assert "nothing was timed" not in render(sample_rows())
+    for rows in ([one for one in sample_rows() if one.kind != "benchmark"], []):
+        assert "Nothing was timed." in render(rows)
 
 
 def test_each_timed_row_has_a_cell_that_leads_to_its_figures() -> None:
     text, rows = render(sample_rows()), [one for one in sample_rows() if one.kind == "benchmark" and one.status != "skipped"]
-    data = data_of(text)
-    shown = {
-        (data["texts"][name], data["texts"][case]) for name, case in zip(data["implementation"], data["case"], strict=True)
-    }
-    assert shown == {(one.implementation, one.case) for one in rows}
+    data, expected = data_of(text), {(one.implementation, one.case) for one in rows}
+    names, cases = ([data["texts"][number] for number in data[column]] for column in ("implementation", "case"))
+    assert set(zip(names, cases, strict=True)) == expected
     numbers = {attributes["data-row"] for attributes in Page(text).all("button") if "data-row" in attributes}
     assert {str(number) for number in range(len(rows))} >= numbers
-    assert len(numbers) == len({(one.implementation, one.case) for one in rows})
+    assert len(numbers) == len(expected)
 
 
 def texts_of(text: str) -> list[str]:
@@ -85,10 +59,9 @@ def texts_of(text: str) -> list[str]:
 
 
 def test_a_cell_without_a_ratio_says_why() -> None:
-    alone = [row("scan_cpu", CASES[0], timing=timing(300.0, {}))]
-    assert texts_of(render(alone)) == ["timed alone"]
-    apart = [row("scan_cpu", CASES[0], timing=timing(300.0, {})), row("sequential", CASES[0], timing=timing(900.0, {}))]
-    assert texts_of(render(apart)) == ["no ratio", "no ratio"]
+    alone = row("scan_cpu", CASES[0], timing=timing(300.0, {}))
+    assert texts_of(render([alone])) == ["timed alone"]
+    assert texts_of(render([alone, row("sequential", CASES[0], timing=timing(900.0, {}))])) == ["no ratio", "no ratio"]
     base = row("torch_cpu", CASES[0], timing=timing(900.0, {}))
     odd = timing(300.0, {"torch_cpu": 900.0})
     odd.against[0].ratio, odd.against[0].verdict = float("nan"), "unclear"
@@ -106,10 +79,17 @@ def test_a_ratio_to_another_baseline_names_it() -> None:
 
 
 def test_what_failed_stands_before_everything_else() -> None:
-    failed = replace(row("scan_cpu", CASES[0]), status="failed", reason="output: off by 1\nagain: pytest -k x")
+    failed = row("scan_cpu", CASES[0], status="failed", reason="output: off by 1\nagain: pytest -k x")
     text = render([failed, *sample_rows()])
     assert text.index("off by 1") < text.index("<table>") < text.index("How sure this is")
     assert "again: pytest -k x" in text
+
+
+def page_without_markup(text: str) -> Page:
+    """Fails where markup of a row or run is markup of the page."""
+    page = Page(text)
+    assert (len(page.all("script")), page.all("img")) == (SCRIPTS, [])
+    return page
 
 
 @pytest.mark.parametrize("text", [HOSTILE, MARKUP], ids=["odd", "markup"])
@@ -118,9 +98,7 @@ def test_markup_in_a_row_is_text(name: str, text: str) -> None:
     bad = row("scan_cpu", CASES[0], timing=timing(300.0, {"torch_cpu": 900.0}))
     setattr(bad, name, text)
     failed = replace(bad, status="failed", timing=None, case=CASES[1] if name != "case" else text)
-    page = Page(render([bad, failed, *sample_rows()]))
-    assert len(page.all("script")) == SCRIPTS
-    assert not page.all("img")
+    page = page_without_markup(render([bad, failed, *sample_rows()]))
     assert not [key for _, attributes in page.elements for key in attributes if key.startswith("on")]
     assert all(len(attributes) <= 8 for _, attributes in page.elements)
     json.loads(page.raw["script"][0])
@@ -129,10 +107,7 @@ def test_markup_in_a_row_is_text(name: str, text: str) -> None:
 def test_markup_in_the_run_is_text() -> None:
     run = replace(sample_run(), command=MARKUP, started=MARKUP, settings={MARKUP: MARKUP})
     run.machine["cpu"] = MARKUP
-    rows = sample_rows()
-    page = Page(html.render(run, rows, unproven(rows)))
-    assert len(page.all("script")) == SCRIPTS
-    assert not page.all("img")
+    page_without_markup(html.render(run, sample_rows(), unproven(sample_rows())))
 
 
 def test_the_page_runs_its_own_script_alone_and_fetches_nothing() -> None:
@@ -146,10 +121,7 @@ def test_the_page_runs_its_own_script_alone_and_fetches_nothing() -> None:
         assert directives[f"{tag}-src"] == " ".join(f"'sha256-{digest}'" for digest in digests)
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
-    loading = [
-        key for _, attributes in page.elements for key in attributes if key in ("src", "href", "srcset", "style", "action")
-    ]
-    assert not loading
+    assert not {key for _, attributes in page.elements for key in attributes} & {"src", "href", "srcset", "style", "action"}
     assert not re.findall(r"@import|url\(", page.raw["style"][0])
 
 
@@ -170,16 +142,10 @@ def test_the_library_is_inlined_unchanged_with_its_licence_where_there_are_pictu
     assert licence not in without
 
 
-def test_a_run_without_times_is_a_page_too() -> None:
-    assert "Nothing was timed." in render([one for one in sample_rows() if one.kind != "benchmark"])
-    assert "Nothing was timed." in render([])
-
-
 def test_what_is_no_number_is_still_json() -> None:
     odd = row("scan_cpu", CASES[0], timing=timing(float("nan"), {"torch_cpu": 900.0}))
-    data = data_of(render([odd]))
-    assert data["timing"][0][0][0] is None
-    assert data["timing"][0][3][0] is None
+    timing_of_row = data_of(render([odd]))["timing"][0]
+    assert (timing_of_row[0][0], timing_of_row[3][0]) == (None, None)
 
 
 def over_steps(name: str, steps: Sequence[int], us: float) -> list[Row]:
@@ -252,14 +218,13 @@ def test_a_roofline_has_a_point_a_row_below_what_was_measured() -> None:
 
 def test_what_has_no_ceiling_or_work_has_no_roofline() -> None:
     rows = over_steps("scan_cpu", (16,), 0.5)
-    assert plots.rooflines_of(rows, set(), {}) == []
-    assert plots.rooflines_of(rows, set(), {"copy_points": {"1": 2.0}, "matmul_gflop_per_s": {"float16": 3.0}}) == []
-    for odd in ({"x": 1.0}, {"1": "fast"}, {"1": float("nan")}, {"9" * 5000: 1.0}, "fast", None, 3):
-        assert plots.rooflines_of(rows, set(), {"copy_points": odd, "matmul_gflop_per_s": {"float32": 3.0}}) == []
-        assert plots.rooflines_of(rows, set(), {"copy_points": {"1": 2.0}, "matmul_gflop_per_s": odd}) == []
+    whole = {"copy_points": {"1": 2.0}, "matmul_gflop_per_s": {"float32": 3.0}}
+    odd = ({"x": 1.0}, {"1": "fast"}, {"1": float("nan")}, {"9" * 5000: 1.0}, "fast", None, 3, {"float16": 3.0})
+    for ceilings in ({}, *({**whole, name: points} for points in odd for name in whole)):
+        assert plots.rooflines_of(rows, set(), ceilings) == []
     assert rows[0].timing
     rows[0].timing.operations = 0
-    assert plots.rooflines_of(rows, set(), {"copy_points": {"1": 2.0}, "matmul_gflop_per_s": {"float32": 3.0}}) == []
+    assert plots.rooflines_of(rows, set(), whole) == []
 
 
 def test_5000_rows_are_4_mb_at_most() -> None:

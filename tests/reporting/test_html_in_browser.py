@@ -6,7 +6,6 @@ Needs Playwright and Chromium: without them these tests are skipped, but fail in
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from tests.helpers.reporting.browser import SLACK, OpenFile, check_accessibility
 from tests.helpers.reporting_samples import CASES, many_rows, row, sample_run, timing
 
 ROOT = Path(__file__).parents[2]
-Open = Callable[..., Any]
+TABLE = ".scroll:not([hidden])"  # as called, or device only
 
 
 @pytest.fixture(scope="module")
@@ -28,27 +27,13 @@ def stored() -> str:
     return html.render(report.run, report.rows, unproven(report.rows))
 
 
-@pytest.fixture
-def open_page(open_file: OpenFile, tmp_path: Path) -> Open:
-    """Opens a page's text."""
-
-    def open_one(text: str, address: str = "", **options: Any) -> Any:
-        (tmp_path / "report.html").write_text(text, encoding="utf-8")
-        return open_file(tmp_path / "report.html", address, **options)
-
-    return open_one
-
-
 def shown(page: Any) -> list[str]:
     """The cases that are shown, in their order."""
-    found: list[str] = page.eval_on_selector_all(
-        ".scroll:not([hidden]) tbody tr:not([hidden])", "lines => lines.map(line => line.dataset.case)"
-    )
-    return found
+    return list(page.eval_on_selector_all(f"{TABLE} tbody tr:not([hidden])", "lines => lines.map(line => line.dataset.case)"))
 
 
-def test_a_search_shows_the_cases_that_have_all_its_words(open_page: Open, stored: str) -> None:
-    page = open_page(stored)
+def test_a_search_shows_the_cases_that_have_all_its_words(open_report: OpenFile, stored: str) -> None:
+    page = open_report(stored)
     everything = shown(page)
     page.fill("#search", "LSTM B20, training")
     assert shown(page) == [case for case in everything if {"lstm", "B20", "training"} <= {*case.split("-")}]
@@ -63,8 +48,8 @@ def test_a_search_shows_the_cases_that_have_all_its_words(open_page: Open, store
     assert page.input_value("#search") == ""
 
 
-def test_a_choice_filters_and_combines_with_the_search(open_page: Open, stored: str) -> None:
-    page = open_page(stored)
+def test_a_choice_filters_and_combines_with_the_search(open_report: OpenFile, stored: str) -> None:
+    page = open_report(stored)
     page.select_option("[data-filter=mode]", "training")
     training = shown(page)
     assert training
@@ -73,14 +58,14 @@ def test_a_choice_filters_and_combines_with_the_search(open_page: Open, stored: 
     assert shown(page) == [case for case in training if "-T35-" in case]
 
 
-def test_a_header_sorts_both_ways_and_back(open_page: Open, stored: str) -> None:
-    page = open_page(stored)
+def test_a_header_sorts_both_ways_and_back(open_report: OpenFile, stored: str) -> None:
+    page = open_report(stored)
     first = shown(page)
-    header = page.locator(".scroll:not([hidden]) thead th", has_text="transposed_gpu")
+    header = page.locator(f"{TABLE} thead th", has_text="transposed_gpu")
     header.locator("button").click()
     assert header.get_attribute("aria-sort") == "descending"
     speeds = page.eval_on_selector_all(
-        ".scroll:not([hidden]) tbody tr", "lines => lines.map(line => parseFloat(line.lastElementChild.dataset.speed) || 0)"
+        f"{TABLE} tbody tr", "lines => lines.map(line => parseFloat(line.lastElementChild.dataset.speed) || 0)"
     )
     assert speeds == sorted(speeds, reverse=True)
     missing = speeds.count(0)
@@ -94,17 +79,10 @@ def test_a_header_sorts_both_ways_and_back(open_page: Open, stored: str) -> None
     assert shown(page) == first
 
 
-def test_device_only_times_are_a_table_of_their_own(open_page: Open, stored: str) -> None:
-    page = open_page(stored)
-    assert page.locator(".scroll:not([hidden])").get_attribute("data-column") == "timing"
-    page.check("[name=column][value=replay]")
-    assert page.locator(".scroll:not([hidden])").get_attribute("data-column") == "replay"
-
-
-def test_a_cell_shows_its_details_and_the_command_that_repeats_it(open_page: Open, stored: str) -> None:
-    page = open_page(stored)
+def test_a_cell_shows_its_details_and_the_command_that_repeats_it(open_report: OpenFile, stored: str) -> None:
+    page = open_report(stored)
     page.fill("#search", "B20 training")
-    page.locator(".scroll:not([hidden]) tr:not([hidden]) button[data-row]").nth(1).click()
+    page.locator(f"{TABLE} tr:not([hidden]) button[data-row]").nth(1).click()
     details = page.locator("dialog[open]")
     case = shown(page)[0]
     assert details.locator("h2").inner_text() == f"row_major_gpu on {case}"
@@ -117,32 +95,34 @@ def test_a_cell_shows_its_details_and_the_command_that_repeats_it(open_page: Ope
     assert page.locator("dialog[open]").count() == 0
 
 
-def test_a_link_shows_what_its_sender_saw(open_page: Open, stored: str) -> None:
-    page = open_page(stored)
+def test_a_link_shows_what_its_sender_saw_device_only_times_as_a_table_of_their_own(open_report: OpenFile, stored: str) -> None:
+    page = open_report(stored)
     page.fill("#search", "B20")
+    assert page.locator(TABLE).get_attribute("data-column") == "timing"
     page.check("[name=column][value=replay]")
-    page.locator(".scroll:not([hidden]) thead th button", has_text="sequential").click()
-    page.locator(".scroll:not([hidden]) tr:not([hidden]) button[data-row]").first.click()
-    other = open_page(stored, page.url[page.url.index("#") :])
+    assert page.locator(TABLE).get_attribute("data-column") == "replay"
+    page.locator(f"{TABLE} thead th button", has_text="sequential").click()
+    page.locator(f"{TABLE} tr:not([hidden]) button[data-row]").first.click()
+    other = open_report(stored, page.url[page.url.index("#") :])
     assert shown(other) == shown(page)
     assert other.locator("dialog[open] h2").inner_text() == page.locator("dialog[open] h2").inner_text()
-    assert other.locator(".scroll:not([hidden])").get_attribute("data-column") == "replay"
+    assert other.locator(TABLE).get_attribute("data-column") == "replay"
     other.evaluate("location.hash = '#mode=training'")
     wait_until(lambda: other.locator("dialog[open]").count() == 0)
     assert all(case.endswith("training") for case in shown(other))
-    nonsense = open_page(stored, "#row=none+such&column=none&sort=9.down&mode=none")
+    nonsense = open_report(stored, "#row=none+such&column=none&sort=9.down&mode=none")
     assert shown(nonsense) == []
 
 
-def test_the_keyboard_reaches_headers_and_cells(open_page: Open, stored: str) -> None:
-    page = open_page(stored)
-    page.locator(".scroll:not([hidden]) thead th button").first.focus()
+def test_the_keyboard_reaches_headers_and_cells(open_report: OpenFile, stored: str) -> None:
+    page = open_report(stored)
+    page.locator(f"{TABLE} thead th button").first.focus()
     page.keyboard.press("Enter")
-    assert page.locator(".scroll:not([hidden]) thead th").first.get_attribute("aria-sort") == "ascending"
+    assert page.locator(f"{TABLE} thead th").first.get_attribute("aria-sort") == "ascending"
     assert shown(page) == sorted(
         shown(page), key=lambda case: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", case)]
     )
-    cell = page.locator(".scroll:not([hidden]) tr:not([hidden]) button[data-row]").first
+    cell = page.locator(f"{TABLE} tr:not([hidden]) button[data-row]").first
     cell.focus()
     page.keyboard.press("Enter")
     assert page.locator("dialog[open]").count() == 1
@@ -150,47 +130,47 @@ def test_the_keyboard_reaches_headers_and_cells(open_page: Open, stored: str) ->
     assert page.evaluate("document.activeElement.dataset.row") == cell.get_attribute("data-row")
 
 
-def test_without_javascript_it_is_a_page_of_tables(open_page: Open, stored: str) -> None:
-    page = open_page(stored, java_script_enabled=False)
+def test_without_javascript_it_is_a_page_of_tables(open_report: OpenFile, stored: str) -> None:
+    page = open_report(stored, java_script_enabled=False)
     assert page.locator("tbody tr:visible").count() == page.locator("tbody tr").count() > 0
     assert page.locator("caption:visible").all_inner_texts() == ["As called", "Device only"]
     assert not page.locator("#filters").is_visible()
 
 
-def test_markup_in_names_runs_nothing(open_page: Open) -> None:
+def test_markup_in_names_runs_nothing(open_report: OpenFile) -> None:
     name = "<img src=x onerror='window.ran=1'><script>window.ran=1</script>"
-    page = open_page(html.render(sample_run(), [row(name, CASES[0], timing=timing(300.0, {}))], set()))
+    page = open_report(html.render(sample_run(), [row(name, CASES[0], timing=timing(300.0, {}))], set()))
     page.locator("button[data-row]").first.click()
     assert page.locator("dialog[open] h2").inner_text().startswith(name)
     assert page.evaluate("window.ran") is None
 
 
-def test_a_script_that_is_injected_is_blocked(open_page: Open, stored: str) -> None:
+def test_a_script_that_is_injected_is_blocked(open_report: OpenFile, stored: str) -> None:
     injected = stored.replace("<main>", "<main><script>window.ran = 1</script><img src=x onerror='window.ran = 1'>")
-    page = open_page(injected, expects_errors=True)
+    page = open_report(injected, expects_errors=True)
     assert page.evaluate("window.ran") is None
     assert len(shown(page)) > 0  # the page's own script runs
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("has_details", [False, True], ids=["tables", "details"])
-def test_axe_finds_nothing(scheme: str, has_details: bool, open_page: Open, stored: str) -> None:
-    page = open_page(stored, color_scheme=scheme)
+def test_axe_finds_nothing(scheme: str, has_details: bool, open_report: OpenFile, stored: str) -> None:
+    page = open_report(stored, color_scheme=scheme)
     if has_details:
-        page.locator(".scroll:not([hidden]) button[data-row]").first.click()
+        page.locator(f"{TABLE} button[data-row]").first.click()
     check_accessibility(page)
 
 
-def test_a_phone_scrolls_the_table_and_not_the_page(open_page: Open, stored: str) -> None:
-    page = open_page(stored, viewport={"width": 390, "height": 800}, is_mobile=True, has_touch=True)
+def test_a_phone_scrolls_the_table_and_not_the_page(open_report: OpenFile, stored: str) -> None:
+    page = open_report(stored, viewport={"width": 390, "height": 800}, is_mobile=True, has_touch=True)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-    page.locator(".scroll:not([hidden]) button[data-row]").first.tap()
+    page.locator(f"{TABLE} button[data-row]").first.tap()
     assert page.locator("dialog[open]").is_visible()
 
 
-def test_5000_rows_open_in_1500_ms_and_are_filtered_in_100(open_page: Open) -> None:
+def test_5000_rows_open_in_1500_ms_and_are_filtered_in_100(open_report: OpenFile) -> None:
     rows = many_rows(5000)
-    page = open_page(html.render(sample_run(), rows, unproven(rows)))
+    page = open_report(html.render(sample_run(), rows, unproven(rows)))
     opened_ms, filtered_ms = opening_and_filtering_ms(page, "#search")
     assert 0 < opened_ms < SLACK * 1500
     assert filtered_ms < SLACK * 100

@@ -13,6 +13,7 @@ from pytest_ecornn.__main__ import main
 from pytest_ecornn.reporting import RunInfo, read_report, standing, write_reports
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.shard import Shard
+from tests.helpers.reporting.outputs import Said
 from tests.helpers.reporting_samples import CASES, row, sample_rows, sample_run, timing
 
 SHARDS = 3
@@ -77,12 +78,12 @@ def test_what_was_joined_is_joined_with_the_rest(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().err == ""
 
 
-def test_a_shard_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shard_that_is_none_is_refused(tmp_path: Path, said: Said) -> None:
     run = shard_run(1)
     run.settings["shard"] = "first"
     report = written(tmp_path / "a", run, [])
-    assert main(["join", str(report), "--output", str(tmp_path / "joined")]) == 1
-    assert capsys.readouterr().err == f"{report}/report.json: run.settings.shard: expected I/N, I from 1 to N, got first\n"
+    message = f"{report}/report.json: run.settings.shard: expected I/N, I from 1 to N, got first\n"
+    assert said("join", report, "--output", tmp_path / "joined", status=1) == message
 
 
 def test_the_control_furthest_from_one_stands_for_all(tmp_path: Path) -> None:
@@ -108,27 +109,26 @@ def test_the_highest_ceilings_stand(tmp_path: Path) -> None:
     ],
 )
 def test_what_was_made_otherwise_is_refused(
-    change: Callable[[RunInfo], None], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: Callable[[RunInfo], None], message: str, tmp_path: Path, said: Said
 ) -> None:
     other = shard_run(2)
     change(other)
     reports = [written(tmp_path / "a", shard_run(1), []), written(tmp_path / "b", other, [])]
-    assert main(["join", *map(str, reports), "--output", str(tmp_path / "joined")]) == 1
     expected = f"{tmp_path}/b/report.json cannot be joined with {tmp_path}/a/report.json: expected the same and got {message}\n"
-    assert capsys.readouterr().err == expected
+    assert said("join", *reports, "--output", tmp_path / "joined", status=1) == expected
     assert not (tmp_path / "joined").exists()
 
 
-def test_a_row_of_two_figures_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_of_two_figures_is_refused(tmp_path: Path, said: Said) -> None:
     rows = [row("scan_cpu", CASES[0], timing=timing(time_us, {})) for time_us in (100.0, 200.0)]
     reports = [written(tmp_path / str(n), shard_run(n + 1), [one]) for n, one in enumerate(rows)]
-    assert main(["join", *map(str, reports), "--output", str(tmp_path / "joined")]) == 1
-    assert f"benchmark scan_cpu {CASES[0]} has other figures than in {tmp_path}/0/report.json" in capsys.readouterr().err
+    message = f"benchmark scan_cpu {CASES[0]} has other figures than in {tmp_path}/0/report.json"
+    assert message in said("join", *reports, "--output", tmp_path / "joined", status=1)
 
 
-def test_a_file_that_is_no_report_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_report_is_named(tmp_path: Path, said: Said) -> None:
     (tmp_path / "report.json").write_text("[]")
-    assert main(["join", str(tmp_path), "--output", str(tmp_path / "joined")]) == 1
-    assert f"{tmp_path}/report.json, line 1: expected an object with schema_version" in capsys.readouterr().err
+    message = f"{tmp_path}/report.json, line 1: expected an object with schema_version"
+    assert message in said("join", tmp_path, "--output", tmp_path / "joined", status=1)
     with pytest.raises(SystemExit):
         main([])

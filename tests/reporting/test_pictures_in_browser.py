@@ -5,9 +5,7 @@ Needs Playwright and Chromium: without them these tests are skipped, but fail in
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +21,6 @@ SIZES = (16, 64, 256)
 US_A_STEP = {"scan_cpu": 0.5, "sequential": 3.0}
 CEILINGS = {"copy_points": {"1000000": 50.0}, "matmul_gflop_per_s": {"float32": 800.0}}
 CURVE, ROOFLINE = 0, 1
-Open = Callable[..., Any]
 
 
 def case(steps: int) -> str:
@@ -47,12 +44,11 @@ def rendered() -> str:
 
 
 @pytest.fixture
-def open_page(open_file: OpenFile, tmp_path: Path) -> Open:
+def open_page(open_report: OpenFile) -> OpenFile:
     """Opens the page, its pictures in sight one after the other."""
 
     def open_one(text: str = "", address: str = "", **options: Any) -> Any:
-        (tmp_path / "report.html").write_text(text or rendered(), encoding="utf-8")
-        page = open_file(tmp_path / "report.html", address, **{"viewport": {"width": 1200, "height": 2400}, **options})
+        page = open_report(text or rendered(), address, **{"viewport": {"width": 1200, "height": 2400}, **options})
         if options.get("java_script_enabled", True):
             wait_until(lambda: page.locator("figure canvas").count() == page.locator("figure").count())
         return page
@@ -67,8 +63,7 @@ def place(page: Any, picture: int, x: float, y: float) -> tuple[float, float]:
         const { left, top } = chart.over.getBoundingClientRect();
         return [left + chart.valToPos(x, "x"), top + chart.valToPos(y, "y")];
     }"""
-    left, top = page.evaluate(code, [picture, x, y])
-    return left, top
+    return tuple(page.evaluate(code, [picture, x, y]))
 
 
 def values(page: Any, picture: int = CURVE) -> dict[str, str]:
@@ -78,20 +73,19 @@ def values(page: Any, picture: int = CURVE) -> dict[str, str]:
 
 
 def readout(page: Any, picture: int = CURVE) -> str:
-    text: str = page.locator("figure").nth(picture).locator("output").inner_text()
-    return text
+    return str(page.locator("figure").nth(picture).locator("output").inner_text())
 
 
-def x_range(page: Any) -> list[float]:
-    found: list[float] = page.evaluate("[...charts].map(({ scales }) => [scales.x.min, scales.x.max])[0]")
-    return found
+def axis_range(page: Any, axis: str = "x") -> list[float]:
+    """What an axis of the curve shows."""
+    return list(page.evaluate("axis => [...charts].map(({ scales }) => [scales[axis].min, scales[axis].max])[0]", axis))
 
 
 def interval(time_us: float) -> str:
     return formatting.duration_interval(time_us, 0.99 * time_us, 1.01 * time_us)
 
 
-def test_the_pointer_shows_the_values_of_all_lines_with_intervals(open_page: Open) -> None:
+def test_the_pointer_shows_the_values_of_all_lines_with_intervals(open_page: OpenFile) -> None:
     page = open_page()
     assert set(values(page).values()) == {""}
     left, top = place(page, CURVE, 64, 32)
@@ -107,13 +101,13 @@ def test_the_pointer_shows_the_values_of_all_lines_with_intervals(open_page: Ope
 
 
 @pytest.mark.parametrize("time_us", [0.01234, 9.996, 99.95, 314.159, 1999.7, 65_432.1, 12_345_678.9])
-def test_times_are_written_as_in_the_tables(time_us: float, open_page: Open) -> None:
+def test_times_are_written_as_in_the_tables(time_us: float, open_page: OpenFile) -> None:
     page = open_page()
     ends = [time_us, 0.97 * time_us, 1.042 * time_us]
     assert page.evaluate("times => durationInterval(...times)", ends) == formatting.duration_interval(*ends)
 
 
-def test_a_roofline_shows_the_row_the_rate_and_the_roof_at_its_place(open_page: Open) -> None:
+def test_a_roofline_shows_the_row_the_rate_and_the_roof_at_its_place(open_page: OpenFile) -> None:
     page = open_page()
     page.mouse.move(*place(page, ROOFLINE, 10, 264))
     assert readout(page, ROOFLINE) == f"operations a byte 10: scan_cpu on {case(64)}, 264 GFLOP/s"
@@ -123,7 +117,7 @@ def test_a_roofline_shows_the_row_the_rate_and_the_roof_at_its_place(open_page: 
     assert 800 in page.evaluate(corner)[ROOFLINE]  # where memory and products allow the same
 
 
-def test_a_legend_entry_hides_and_shows_a_line(open_page: Open) -> None:
+def test_a_legend_entry_hides_and_shows_a_line(open_page: OpenFile) -> None:
     page = open_page()
     entry = page.locator("figure").first.get_by_role("button", name="sequential")
     full = page.evaluate("[...charts][0].scales.y.max")
@@ -139,33 +133,33 @@ def test_a_legend_entry_hides_and_shows_a_line(open_page: Open) -> None:
     assert readout(page).startswith("T, time steps 64: sequential")
 
 
-def zoom(page: Any, first: float = 30, last: float = 100, top: float | None = None) -> None:
-    """Drags over a part of the curve, from left to right."""
+def zoom(page: Any, first: float = 30, last: float = 100, top: float | None = None, bottom: float | None = None) -> None:
+    """Drags over a part of the curve, from left to right and from top to bottom."""
     top = top or place(page, CURVE, 1, 100)[1]
     page.mouse.move(place(page, CURVE, first, 1)[0], top)
     page.mouse.down()
-    page.mouse.move(place(page, CURVE, last, 1)[0], top, steps=4)
+    page.mouse.move(place(page, CURVE, last, 1)[0], bottom or top, steps=4)
     page.mouse.up()
 
 
-def test_dragging_zooms_and_a_double_click_or_the_button_resets(open_page: Open) -> None:
+def test_dragging_zooms_and_a_double_click_or_the_button_resets(open_page: OpenFile) -> None:
     page = open_page()
     reset = page.locator("figure").first.get_by_role("button", name="Reset zoom")
-    everything = x_range(page)
+    everything = axis_range(page)
     assert reset.is_disabled()
     zoom(page)
-    assert x_range(page) == pytest.approx([30, 100], rel=0.05)
+    assert axis_range(page) == pytest.approx([30, 100], rel=0.05)
     assert page.locator("dialog[open]").count() == 0
     page.mouse.dblclick(*place(page, CURVE, 45, 190))
-    assert (x_range(page), reset.is_disabled()) == (everything, True)
+    assert (axis_range(page), reset.is_disabled()) == (everything, True)
     zoom(page)
     reset.click()
-    assert (x_range(page), reset.is_disabled()) == (everything, True)
+    assert (axis_range(page), reset.is_disabled()) == (everything, True)
 
 
-def test_a_drag_that_ends_where_a_point_comes_to_lie_opens_nothing(open_page: Open) -> None:
+def test_a_drag_that_ends_where_a_point_comes_to_lie_opens_nothing(open_page: OpenFile) -> None:
     page = open_page()
-    low, high = x_range(page)
+    low, high = axis_range(page)
     end = 0.7  # of the axis
     last = low * (high / low) ** end
     first = (64 / last**end) ** (1 / (1 - end))  # 64 comes to lie at the same share of the axis
@@ -178,17 +172,13 @@ def test_a_drag_that_ends_where_a_point_comes_to_lie_opens_nothing(open_page: Op
     assert readout(page).startswith("T, time steps 64: sequential")
 
 
-def test_a_drag_over_both_axes_zooms_both(open_page: Open) -> None:
+def test_a_drag_over_both_axes_zooms_both(open_page: OpenFile) -> None:
     page = open_page()
-    page.mouse.move(*place(page, CURVE, 30, 400))
-    page.mouse.down()
-    page.mouse.move(*place(page, CURVE, 100, 20), steps=4)
-    page.mouse.up()
-    low, high = page.evaluate("[...charts].map(({ scales }) => [scales.y.min, scales.y.max])[0]")
-    assert [*x_range(page), low, high] == pytest.approx([30, 100, 20, 400], rel=0.05)
+    zoom(page, bottom=place(page, CURVE, 1, 20)[1], top=place(page, CURVE, 1, 400)[1])
+    assert [*axis_range(page), *axis_range(page, "y")] == pytest.approx([30, 100, 20, 400], rel=0.05)
 
 
-def test_arrow_keys_move_the_cursor_and_enter_opens(open_page: Open) -> None:
+def test_arrow_keys_move_the_cursor_and_enter_opens(open_page: OpenFile) -> None:
     page = open_page()
     area = page.locator("figure .area").first
     area.focus()
@@ -206,7 +196,7 @@ def test_arrow_keys_move_the_cursor_and_enter_opens(open_page: Open) -> None:
     assert area.evaluate("area => area === document.activeElement")
 
 
-def test_a_click_on_a_point_opens_its_details_and_links_to_them(open_page: Open) -> None:
+def test_a_click_on_a_point_opens_its_details_and_links_to_them(open_page: OpenFile) -> None:
     page = open_page()
     page.mouse.click(*place(page, CURVE, 64, 100))  # between two points
     assert page.locator("dialog[open]").count() == 0
@@ -218,7 +208,7 @@ def test_a_click_on_a_point_opens_its_details_and_links_to_them(open_page: Open)
     assert other.locator("dialog[open] h2").inner_text() == f"sequential on {case(64)}"
 
 
-def test_the_samples_of_the_details_react_too(open_page: Open) -> None:
+def test_the_samples_of_the_details_react_too(open_page: OpenFile) -> None:
     page = open_page()
     page.locator("button[data-row]").first.click()
     area = page.locator("dialog .area")
@@ -251,7 +241,7 @@ def rgb(colour: str) -> tuple[int, ...]:
     return tuple(bytes.fromhex(colour.removeprefix("#")))
 
 
-def test_pictures_follow_the_colour_scheme(open_page: Open) -> None:
+def test_pictures_follow_the_colour_scheme(open_page: OpenFile) -> None:
     page = open_page(color_scheme="light")
     of_legend = page.locator("figure").first.get_by_role("button", name="scan_cpu").locator("line").get_attribute("class")
     light, dark = palette.INKS[of_legend.removeprefix("stroke-")]
@@ -261,7 +251,7 @@ def test_pictures_follow_the_colour_scheme(open_page: Open) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_in_pictures(scheme: str, open_page: Open) -> None:
+def test_axe_finds_nothing_in_pictures(scheme: str, open_page: OpenFile) -> None:
     page = open_page(color_scheme=scheme)
     check_accessibility(page)
     page.locator("figure").first.get_by_role("button", name="sequential").click()
@@ -270,7 +260,7 @@ def test_axe_finds_nothing_in_pictures(scheme: str, open_page: Open) -> None:
     check_accessibility(page)
 
 
-def test_a_phone_shows_pictures_of_its_width(open_page: Open) -> None:
+def test_a_phone_shows_pictures_of_its_width(open_page: OpenFile) -> None:
     page = open_page(viewport={"width": 390, "height": 2400}, is_mobile=True, has_touch=True)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.touchscreen.tap(*place(page, CURVE, 64, 80))
@@ -281,21 +271,21 @@ def test_a_phone_shows_pictures_of_its_width(open_page: Open) -> None:
     wait_until(lambda: page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
 
-def test_nothing_moves_by_itself(open_page: Open) -> None:
+def test_nothing_moves_by_itself(open_page: OpenFile) -> None:
     page = open_page(reduced_motion="reduce")
     page.mouse.move(*place(page, CURVE, 64, 100))
     zoom(page)
     assert page.evaluate("document.getAnimations().length") == 0
 
 
-def test_without_javascript_the_static_pictures_are_there(open_page: Open) -> None:
+def test_without_javascript_the_static_pictures_are_there(open_page: OpenFile) -> None:
     page = open_page(java_script_enabled=False)
     assert page.locator("figure > svg:visible").count() == 2
     assert page.locator("figure polyline").count() == 3  # two curves and a roof
     assert page.locator("canvas").count() == 0
 
 
-def test_an_injected_script_is_blocked_and_pictures_are_drawn(open_page: Open) -> None:
+def test_an_injected_script_is_blocked_and_pictures_are_drawn(open_page: OpenFile) -> None:
     injected = rendered().replace("<figure", "<script>window.ran = 1</script><p style='color: red'>x</p><figure", 1)
     page = open_page(injected, expects_errors=True)
     assert page.evaluate("window.ran") is None
@@ -304,7 +294,7 @@ def test_an_injected_script_is_blocked_and_pictures_are_drawn(open_page: Open) -
     assert values(page)["scan_cpu"] == interval(32)
 
 
-def test_names_are_text_in_pictures(open_page: Open) -> None:
+def test_names_are_text_in_pictures(open_page: OpenFile) -> None:
     name = "<img src=x onerror='window.ran=1'>"
     rows = [replace(one, implementation=name) for one in measured() if one.implementation == "scan_cpu"]
     page = open_page(html.render(sample_run(), rows, set()))
@@ -313,7 +303,7 @@ def test_names_are_text_in_pictures(open_page: Open) -> None:
     assert page.evaluate("window.ran") is None
 
 
-def test_what_is_no_number_is_left_out(open_page: Open) -> None:
+def test_what_is_no_number_is_left_out(open_page: OpenFile) -> None:
     rows = measured()
     for one in (rows[1], rows[4]):  # of T64
         assert one.timing

@@ -6,12 +6,12 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting import junit, report_columns, standing, terminal, write_reports
 from pytest_ecornn.reporting.report_columns import Entry, ReportColumn
 from pytest_ecornn.results.rows import Timing
+from tests.helpers.reporting.outputs import printed
 from tests.helpers.reporting_samples import CASES, row, sample_run, timing
 
 ROWS = [row("torch_cpu", CASES[0], timing=timing(7_000.0, {})), row("blocked_cpu", CASES[0], timing=timing(3_500.0, {}))]
@@ -29,10 +29,8 @@ STEP = ReportColumn(
 
 def rendered(folder: Path) -> dict[str, str]:
     texts = {path.name: path.read_text() for path in write_reports(folder, sample_run(), ROWS)}
-    console = Console(width=100)
-    with console.capture() as capture:
-        console.print(terminal.rows_table(ROWS, standing.unproven(ROWS)))
-    return {**texts, "terminal": capture.get(), "junit": str([junit.properties(one) for one in ROWS])}
+    table = printed(terminal.rows_table(ROWS, standing.unproven(ROWS)), 100)
+    return {**texts, "terminal": table, "junit": str([junit.properties(one) for one in ROWS])}
 
 
 def test_a_column_is_added_and_removed_where_columns_are_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

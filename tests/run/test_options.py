@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,8 +40,7 @@ def pytest_sessionfinish(session):
 
 
 @pytest.fixture
-def foreign(tmp_path: Path) -> Foreign:
-    foreign = Foreign(tmp_path)
+def foreign(foreign: Foreign) -> Foreign:
     foreign.write("warmup.py", PLUGIN)
     return foreign
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.run.discovery import discover
 from pytest_ecornn.run.support import Support
 from tests.helpers import samples
-from tests.helpers.foreign import QUICK, Foreign
+from tests.helpers.foreign import QUICK, Foreign, only
 
 MIN_CASE = "mingru-T6-B3-H8-float32"
 BOTH = ("--ecornn-case", samples.CASE, "--ecornn-case", MIN_CASE)
@@ -25,26 +20,21 @@ EXITS = samples.RIGHT.replace(ASKS, f"{ASKS}        import os\n        os.abort(
 # Each process that asks gets another answer, as from one that looks for free memory.
 _ODD = "        import os\n        if os.getpid() % 2:\n            return 'an odd process'\n"
 WAVERS = samples.RIGHT.replace(ASKS, f"{ASKS}{_ODD}")
+MINE = ("--ecornn-implementations", "mine.py")
+THREE = (*MINE, *only("mine", "sequential", "cudnn"), "--ecornn-case", samples.CASE)
 
 
-@pytest.fixture
-def foreign(tmp_path: Path) -> Foreign:
-    return Foreign(tmp_path)
-
-
-def junit(foreign: Foreign) -> dict[str, ElementTree.Element]:
-    return {str(case.get("name")): case for case in ElementTree.parse(foreign.path / "junit.xml").iter("testcase")}
-
-
-def report(foreign: Foreign) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads((foreign.path / "reports/local/report.json").read_text())
-    return data
+def reason_of_mine_alone(foreign: Foreign) -> str:
+    """That of the one of three whose row failed."""
+    rows = foreign.rows()
+    statuses = [rows[f"{name}-{samples.CASE}"]["status"] for name in ("mine", "sequential", "cudnn")]
+    assert statuses == ["failed", "passed", "skipped"]
+    return str(rows[f"mine-{samples.CASE}"]["reason"])
 
 
 def test_what_an_implementation_cannot_run_is_one_line_in_terminal_report_and_junit(foreign: Foreign) -> None:
-    mine = foreign.write("mine.py", samples.RIGHT)
-    only = [option for name in ("mine", "scan_cpu", "cudnn") for option in ("--ecornn-only", name)]
-    options = ["--ecornn-implementations", str(mine), *only, *BOTH, "--junitxml", "junit.xml"]
+    foreign.write("mine.py", samples.RIGHT)
+    options = [*MINE, *only("mine", "scan_cpu", "cudnn"), *BOTH, "--junitxml", "junit.xml"]
     done = foreign.run("--ecornn-bench", *options, *QUICK, check=0)
     lines = [line for line in done.stdout.splitlines() if "unsupported: " in line and line.startswith("[")]
     assert [line.partition("] ")[2] for line in lines] == [
@@ -54,21 +44,17 @@ def test_what_an_implementation_cannot_run_is_one_line_in_terminal_report_and_ju
     ]
     assert "8 rows unsupported, an item for each of 3 implementations" in done.stdout
     assert "13 rows: 5 passed, 8 skipped" in done.stdout
-    cases = junit(foreign)
-    ran = [
-        f"test_benchmark[mine-{samples.CASE}]",
-        f"test_benchmark[scan_cpu-{MIN_CASE}]",
-        f"test_control[torch_cpu-{samples.CASE}]",
-        f"test_properties[mine-{samples.CASE}]",
-        f"test_properties[scan_cpu-{MIN_CASE}]",
-    ]
+    cases, report = foreign.junit(), foreign.report()
+    own = [f"[mine-{samples.CASE}]", f"[scan_cpu-{MIN_CASE}]"]
+    ran = [*(f"test_benchmark{name}" for name in own), f"test_control[torch_cpu-{samples.CASE}]"]
+    ran += [f"test_properties{name}" for name in own]
     assert sorted(cases) == [*ran, *(f"test_unsupported[{name}]" for name in ("cudnn", "mine", "scan_cpu"))]
     (skipped,) = cases["test_unsupported[cudnn]"].iter("skipped")
     assert skipped.get("message") == "cudnn: 4 of 4 rows unsupported: cuDNN runs on a CUDA device"
     properties = {one.get("name"): one.get("value") for one in cases["test_unsupported[cudnn]"].iter("property")}
     assert (properties["ecornn_unsupported"], properties["ecornn_selected"]) == ("4", "4")
-    assert report(foreign)["run"]["skipped"]["cudnn"] == {"cuDNN runs on a CUDA device": 4}
-    assert Counter(row["status"] for row in report(foreign)["rows"]) == {"passed": 5, "skipped": 8}
+    assert report["run"]["skipped"]["cudnn"] == {"cuDNN runs on a CUDA device": 4}
+    assert Counter(row["status"] for row in report["rows"]) == {"passed": 5, "skipped": 8}
     markdown = (foreign.path / "reports/local/report.md").read_text()
     assert "| cudnn | 4 of 4 | 100 % | cuDNN runs on a CUDA device |" in markdown
     assert "| mine | 2 of 4 | 50 % | runs a plain LSTM in float32 |" in markdown
@@ -82,9 +68,9 @@ def test_a_required_implementation_fails_for_what_it_does_not_support(foreign: F
     assert "1 failed, 2 passed" in done.stdout
     assert f"failed: scan_cpu {samples.CASE} (fixed) and 1 other row" in done.stdout
     assert re.search(r"^again: pytest --ecornn-verify --ecornn-only scan_cpu .*--ecornn-require scan_cpu", done.stdout, re.M)
-    (failure,) = junit(foreign)["test_unsupported[scan_cpu]"].iter("failure")
+    (failure,) = foreign.junit()["test_unsupported[scan_cpu]"].iter("failure")
     assert reason in str(failure.get("message"))
-    assert Counter((row["kind"], row["status"]) for row in report(foreign)["rows"]) == {
+    assert Counter((row["kind"], row["status"]) for row in foreign.report()["rows"]) == {
         (kind, status): 1 for kind in ("fixed", "properties") for status in ("passed", "failed")
     }
 
@@ -98,21 +84,15 @@ def test_selection_applies_to_rows_that_are_not_supported(foreign: Foreign) -> N
 
 
 def test_one_that_raises_instead_of_answering_fails_by_its_own_rows(foreign: Foreign) -> None:
-    mine = foreign.write("mine.py", RAISES)
-    options = ["--ecornn-implementations", str(mine), "--ecornn-baseline", "mine", "--ecornn-baseline", "sequential"]
-    only = ["--ecornn-only", "mine", "--ecornn-only", "sequential", "--ecornn-only", "cudnn"]
-    foreign.run("--ecornn-bench", *options, *only, "--ecornn-case", samples.CASE, *QUICK, check=1)
-    rows = foreign.rows()
-    assert "got ArithmeticError at mine.py" in rows[f"mine-{samples.CASE}"]["reason"]
-    assert rows[f"sequential-{samples.CASE}"]["status"] == "passed"
-    assert rows[f"cudnn-{samples.CASE}"]["status"] == "skipped"
+    foreign.write("mine.py", RAISES)
+    baselines = ("--ecornn-baseline", "mine", "--ecornn-baseline", "sequential")
+    foreign.run("--ecornn-bench", *THREE, *baselines, *QUICK, check=1)
+    assert "got ArithmeticError at mine.py" in reason_of_mine_alone(foreign)
 
 
 def test_workers_agree_on_what_an_implementation_answers_differently_each_time(foreign: Foreign) -> None:
-    mine = foreign.write("mine.py", WAVERS)
-    only = ["--ecornn-only", "mine", "--ecornn-only", "cudnn", "--ecornn-only", "sequential"]
-    options = ["--ecornn-implementations", str(mine), *only, "--ecornn-case", samples.CASE, "-n", "2"]
-    done = foreign.run("--ecornn-verify", *options, *QUICK)
+    foreign.write("mine.py", WAVERS)
+    done = foreign.run("--ecornn-verify", *THREE, "-n", "2", *QUICK)
     assert "Different tests were collected" not in done.stdout
     assert done.returncode in (0, 1), done.stdout[-3000:]
     assert done.stdout.count("cudnn: 2 of 2 rows unsupported") == 1
@@ -120,15 +100,9 @@ def test_workers_agree_on_what_an_implementation_answers_differently_each_time(f
 
 
 def test_one_that_ends_its_process_when_asked_costs_its_own_rows(foreign: Foreign) -> None:
-    mine = foreign.write("mine.py", EXITS)
-    only = ["--ecornn-only", "mine", "--ecornn-only", "cudnn", "--ecornn-only", "sequential"]
-    options = ["--ecornn-implementations", str(mine), *only, "--ecornn-case", samples.CASE, "--ecornn-isolate"]
-    foreign.run("--ecornn-bench", *options, *QUICK, check=1)
-    rows = foreign.rows()
-    assert f"mine on {samples.CASE}: " in rows[f"mine-{samples.CASE}"]["reason"]
-    assert "crashed (signal 6)" in rows[f"mine-{samples.CASE}"]["reason"]
-    assert rows[f"sequential-{samples.CASE}"]["status"] == "passed"
-    assert rows[f"cudnn-{samples.CASE}"]["status"] == "skipped"
+    foreign.write("mine.py", EXITS)
+    foreign.run("--ecornn-bench", *THREE, "--ecornn-isolate", *QUICK, check=1)
+    assert re.search(f"mine on {samples.CASE}: .*crashed \\(signal 6\\)", reason_of_mine_alone(foreign))
 
 
 def test_a_first_run_has_few_items(foreign: Foreign) -> None:

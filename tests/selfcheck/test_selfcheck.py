@@ -132,16 +132,16 @@ def test_each_seed_draws_other_cases_and_always_the_same() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--ecornn-bench"], "expected no --ecornn-bench"),
-        (["--ecornn-only", "scan_cpu"], "expected no --ecornn-only"),
-        (["--ecornn-correct-cases", "0"], "over 0, got 0"),
+        (["--ecornn-selfcheck", "--ecornn-bench"], "expected no --ecornn-bench"),
+        (["--ecornn-selfcheck", "--ecornn-only", "scan_cpu"], "expected no --ecornn-only"),
+        (["--ecornn-selfcheck", "--ecornn-correct-cases", "0"], "over 0, got 0"),
+        (["--ecornn-correct-cases", "9"], "expected --ecornn-selfcheck beside it"),
     ],
 )
-def test_what_a_selfcheck_cannot_be_asked_is_a_usage_error(arguments: list[str], expected: str, tmp_path: Path) -> None:
-    done = Foreign(tmp_path).run_here("--ecornn-selfcheck", *arguments, check=4)
-    assert expected in done.stderr
+def test_what_a_selfcheck_cannot_be_asked_is_a_usage_error(arguments: list[str], expected: str, foreign: Foreign) -> None:
+    assert expected in foreign.run_here(*arguments, check=4).stderr
 
 
-def test_a_planted_fault_is_tried_and_counted_from_an_empty_directory(tmp_path: Path) -> None:
-    done = Foreign(tmp_path).run("--ecornn-selfcheck", "-k", "gates_hard_sigmoid", check=0)
+def test_a_planted_fault_is_tried_and_counted_from_an_empty_directory(foreign: Foreign) -> None:
+    done = foreign.run("--ecornn-selfcheck", "-k", "gates_hard_sigmoid", check=0)
     assert "faults caught: gates 1/1" in done.stdout, done.stdout + done.stderr

@@ -72,6 +72,17 @@ def open_file(browser: Any) -> Iterator[OpenFile]:
     assert said == []
 
 
+@pytest.fixture
+def open_report(open_file: OpenFile, tmp_path: Path) -> OpenFile:
+    """Opens the text of a report.html."""
+
+    def open_one(text: str, address: str = "", **options: Any) -> Any:
+        (tmp_path / "report.html").write_text(text, encoding="utf-8")
+        return open_file(tmp_path / "report.html", address, **options)
+
+    return open_one
+
+
 def wait_until(holds: Callable[[], bool]) -> None:
     """Polls from outside: the page's policy forbids what Playwright would have it evaluate."""
     end = time.monotonic() + 10
