@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from _pytest._io import TerminalWriter
 
-from pytest_ecornn.reporting.console.progress import Progress
 from pytest_ecornn.run.hooks import screen
 from pytest_ecornn.run.options import Options
 from pytest_ecornn.system.locking import MachineLock
@@ -242,20 +241,3 @@ def test_the_summary_on_a_stream_of_ascii_is_a_table_of_lines(foreign: Foreign) 
     done = foreign.run("--ecornn-bench", *options, check=0)
     assert "\\u" not in done.stdout
     assert re.search(r"^-+\+-+\+[-+]+$", done.stdout, re.MULTILINE)
-
-
-def test_what_is_said_while_a_bar_is_drawn_stands_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    bar = Progress(terminal := Terminal())
-    assert not bar.print_above("before the bar")
-    bar.item_done("a row", "passed", 1, 2)
-    written = len(terminal.getvalue())
-    assert bar.print_above("waiting")
-    bar.stop()
-    assert "waiting\n" in terminal.getvalue()[written:]
-    assert "a row" in terminal.getvalue()[written:].partition("waiting\n")[2]

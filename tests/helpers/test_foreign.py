@@ -40,22 +40,26 @@ def state(folder: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("status", [0, 4], ids=["collection", "usage error"])
-def test_the_process_is_as_it_was_before(tmp_path: Path, status: int) -> None:
-    foreign = Foreign(tmp_path)
+@pytest.fixture
+def foreign(foreign: Foreign) -> Foreign:
     foreign.write("mine.py", samples.RIGHT)
+    return foreign
+
+
+@pytest.mark.parametrize("status", [0, 4], ids=["collection", "usage error"])
+def test_the_process_is_as_it_was_before(foreign: Foreign, status: int) -> None:
     foreign.write("of_mine.py", SETTINGS)
     discover([])  # own implementations are imported once
     foreign.run_here("--ecornn-bench", "--ecornn-budget", "-1", check=4)
-    before = state(tmp_path)
+    before = state(foreign.path)
     options = ["--collect-only"] if status == 0 else ["--ecornn-report", "mine.py/report"]
     foreign.run_here("--ecornn-bench", *VERIFY[1:], "-p", "of_mine", *options, check=status)
-    assert state(tmp_path) == before
+    assert state(foreign.path) == before
 
 
 def said(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """Without the seconds, and the name that the program has in its usage."""
-    return [re.sub(r" in \d.*s\b|^usage: .*", "", text, flags=re.M) for text in (done.stdout, done.stderr)]
+    """Without seconds and times of day, and the name that the program has in its usage."""
+    return [re.sub(r" in \d.*s\b|_\d{8}_\d{6}|^usage: .*", "", text, flags=re.M) for text in (done.stdout, done.stderr)]
 
 
 @pytest.mark.parametrize(
@@ -63,15 +67,11 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
     [["--ecornn-bench", "--ecornn-budget", "-1"], [*VERIFY, "--collect-only", "-q"], ["--help"], ["--version"]],
     ids=["usage error", "collection", "help", "version"],
 )
-def test_it_says_what_another_process_says(tmp_path: Path, options: list[str]) -> None:
-    foreign = Foreign(tmp_path)
-    foreign.write("mine.py", samples.RIGHT)
+def test_it_says_what_another_process_says(foreign: Foreign, options: list[str]) -> None:
     other = foreign.run(*HERE, *options)
     here = foreign.run_here(*options, check=other.returncode)
     assert said(here) == said(other)
 
 
-def test_a_row_is_refused(tmp_path: Path) -> None:
-    foreign = Foreign(tmp_path)
-    foreign.write("mine.py", samples.RIGHT)
+def test_a_row_is_refused(foreign: Foreign) -> None:
     assert "a row touches settings of its process" in foreign.run_here(*VERIFY, check=3).stdout

@@ -91,14 +91,10 @@ def test_two_steps_are_both_marked() -> None:
     assert [step.ratio for step in found] == pytest.approx([1.10, 0.864], rel=0.01)
 
 
-def test_a_step_too_small_to_matter_is_not_marked() -> None:
-    assert marked(noisy([100.0] * 10 + [101.0] * 10, 0.0002)) == []
-
-
-def test_more_rows_take_more_proof() -> None:
+def test_more_rows_take_more_proof_and_what_is_too_small_to_matter_is_not_marked() -> None:
     times = noisy([100.0] * 5 + [105.0] * 5, 0.006, 3)
-    assert len(marked(times, 1)) == 1
-    assert marked(times, 100_000) == []
+    assert [len(marked(times, rows)) for rows in (1, 100_000)] == [1, 0]
+    assert marked(noisy([100.0] * 10 + [101.0] * 10, 0.0002)) == []
 
 
 def test_runs_are_no_surer_than_their_intervals() -> None:

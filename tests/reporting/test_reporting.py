@@ -326,6 +326,18 @@ def test_progress_on_a_terminal_is_a_bar_that_vanishes_and_keeps_failures(monkey
     assert out.getvalue().endswith("\x1b[2K")
 
 
+def test_what_is_said_while_a_bar_is_drawn_stands_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    bar = Progress(terminal := Terminal())
+    assert not bar.print_above("before the bar")
+    bar.item_done("a row", "passed", 1, 2)
+    written = len(terminal.getvalue())
+    assert bar.print_above("waiting")
+    bar.stop()
+    _, line, below = terminal.getvalue()[written:].partition("waiting\n")
+    assert (line, "a row" in below) == ("waiting\n", True)
+
+
 # A GPU's two columns.
 
 

@@ -29,6 +29,7 @@ class Mine(Implementation):
 
 def write(folder: Path, name: str, text: str = GOOD) -> Path:
     path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
 
@@ -55,9 +56,7 @@ def test_a_folder_adds_each_file_but_shared_code_and_tests(tmp_path: Path) -> No
 
 
 def package(folder: Path, name: str, text: str = GOOD) -> Path:
-    (folder / name).mkdir(parents=True)
-    write(folder / name, "__init__.py", text)
-    return folder / name
+    return write(folder / name, "__init__.py", text).parent
 
 
 WITH_PARTS = GOOD.replace(
@@ -83,21 +82,6 @@ def test_a_folder_adds_packages_beside_files_and_leaves_code_that_they_share(tmp
     assert found == {"one_file", "one_package"}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("class Helper:\n    pass\n", r"__init__\.py: expected exactly one subclass .* found none"),
-        (GOOD + GOOD.replace("Mine", "Other"), r"__init__\.py: expected exactly one .* found Mine, Other"),
-        ("class (", r"__init__\.py: importing it raised SyntaxError"),
-    ],
-)
-def test_a_bad_package_is_an_error_that_names_its_file(tmp_path: Path, text: str, message: str) -> None:
-    folder = package(tmp_path, "bad", text)
-    for path in (folder, tmp_path):
-        with pytest.raises(DiscoveryError, match=message):
-            discover([path])
-
-
 def test_an_own_package_without_class_is_a_family_and_an_empty_one_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +105,6 @@ def test_a_checksum_is_of_a_package_and_of_what_is_shared(tmp_path: Path) -> Non
     folder = package(tmp_path, "mine")
     seen = {checksum(folder / "__init__.py")}
     for name in ("mine/part.py", "mine/kernels/k.cu", "_common/cells.py", "_one.py", "_cuda/include/x/y.cuh"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         write(tmp_path, name, "first")
         seen.add(before := checksum(folder / "__init__.py"))
         write(tmp_path, name, "second")
@@ -133,51 +116,54 @@ def test_a_checksum_is_of_a_package_and_of_what_is_shared(tmp_path: Path) -> Non
     assert len(seen) == 6
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", r"bad\.py: expected exactly one subclass of pytest_ecornn\.Implementation, found none"),
-        (GOOD + GOOD.replace("Mine", "Other"), r"bad\.py: expected exactly one .* found Mine, Other"),
-        (GOOD.replace("def cost", "def price"), r"bad\.py: class Mine lacks cost"),
-        (GOOD.replace('carry = "float32"', ""), r"bad\.py: class Mine lacks carry"),
-        (GOOD.replace("deterministic = True", ""), r"bad\.py: class Mine lacks deterministic"),
-        (
-            GOOD.replace("deterministic", "takes_resets = 1\n    deterministic"),
-            r"bad\.py: class Mine lacks takes_resets",
-        ),
-        (
-            GOOD.replace("deterministic", "times_in_build = 'yes'\n    deterministic"),
-            r"bad\.py: class Mine lacks times_in_build",
-        ),
-        ("import no_such_module", r"bad\.py: importing it raised ModuleNotFoundError.*mend the module"),
-        (
-            "import pytest\npytest.skip('no\\nGPU', allow_module_level=True)",
-            r"bad\.py: importing it raised Skipped: no GPU; mend",
-        ),
-        ("import pytest\npytest.importorskip('no_such')", r"bad\.py: importing it raised Skipped: could not import 'no_such'"),
-        ("class (", r"bad\.py: importing it raised SyntaxError"),
-        ("import time\ntime.perf_counter = lambda: 0.0", r"bad\.py: importing it replaced .* with: time\.perf_counter"),
-        ("import secrets\nsecrets.randbelow = lambda n: 0", r"bad\.py: importing it replaced .* with: secrets\.randbelow"),
-    ],
-)
-def test_a_bad_module_is_an_error_that_names_the_file(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(DiscoveryError, match=message):
+HELPER, TWO, SYNTAX = "class Helper:\n    pass\n", GOOD + GOOD.replace("Mine", "Other"), "class ("
+SKIPS = "import pytest\npytest.skip('no\\nGPU', allow_module_level=True)"
+# Text of a module or a package, and what is said of it behind its file.
+BAD = {
+    HELPER: r"expected exactly one subclass of pytest_ecornn\.Implementation, found none",
+    TWO: r"expected exactly one .* found Mine, Other",
+    GOOD.replace("def cost", "def price"): "class Mine lacks cost",
+    GOOD.replace('carry = "float32"', ""): "class Mine lacks carry",
+    GOOD.replace("deterministic = True", ""): "class Mine lacks deterministic",
+    GOOD.replace("deterministic", "takes_resets = 1\n    deterministic"): "class Mine lacks takes_resets",
+    GOOD.replace("deterministic", "times_in_build = 'yes'\n    deterministic"): "class Mine lacks times_in_build",
+    "import no_such_module": "importing it raised ModuleNotFoundError.*mend the module",
+    SKIPS: "importing it raised Skipped: no GPU; mend",
+    "import pytest\npytest.importorskip('no_such')": "importing it raised Skipped: could not import 'no_such'",
+    SYNTAX: "importing it raised SyntaxError",
+    "import time\ntime.perf_counter = lambda: 0.0": r"importing it replaced .* with: time\.perf_counter",
+    "import secrets\nsecrets.randbelow = lambda n: 0": r"importing it replaced .* with: secrets\.randbelow",
+}
+
+
+@pytest.mark.parametrize("text", BAD, ids=BAD.values())
+def test_a_bad_module_is_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
+    with pytest.raises(DiscoveryError, match=rf"bad\.py: {BAD[text]}"):
         discover([write(tmp_path, "bad.py", text)])
 
 
-def test_a_taken_name_names_both_files(tmp_path: Path) -> None:
-    with pytest.raises(DiscoveryError, match=r"two implementations are named 'sequential': .*implementations.*rename"):
-        discover([write(tmp_path, "sequential.py")])
+@pytest.mark.parametrize("text", [HELPER, TWO, SYNTAX], ids=["no class", "two classes", "syntax"])
+def test_a_bad_package_is_an_error_that_names_its_file(tmp_path: Path, text: str) -> None:
+    folder = package(tmp_path, "bad", text)
+    for path in (folder, tmp_path):
+        with pytest.raises(DiscoveryError, match=rf"bad/__init__\.py: {BAD[text]}"):
+            discover([path])
 
 
-def test_a_missing_path_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DiscoveryError, match="no such file or folder"):
-        discover([tmp_path / "absent.py"])
-
-
-def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DiscoveryError, match="holds no implementation"):
-        discover([tmp_path])
+@pytest.mark.parametrize(
+    ("file", "path", "message"),
+    [
+        ("bad.py", "bad.py", r"bad\.py: expected exactly one subclass of pytest_ecornn\.Implementation, found none"),
+        ("sequential.py", "sequential.py", r"two implementations are named 'sequential': .*implementations.*rename"),
+        ("other.py", "absent.py", "no such file or folder"),
+        ("empty/_hidden.py", "empty", "holds no implementation"),
+    ],
+    ids=["an empty file", "a taken name", "a missing path", "an empty folder"],
+)
+def test_a_path_that_adds_no_implementation_is_an_error(tmp_path: Path, file: str, path: str, message: str) -> None:
+    write(tmp_path, file, GOOD if file == "sequential.py" else "")
+    with pytest.raises(DiscoveryError, match=message):
+        discover([tmp_path / path])
 
 
 def test_the_same_path_given_twice_counts_once(tmp_path: Path) -> None:

@@ -31,28 +31,27 @@ def given(devices: list[str], *specs: str) -> list[tuple[str, str] | None]:
     return [(one.env["CUDA_VISIBLE_DEVICES"], one.env["PYTEST_ECORNN_GPU"]) if one.env else None for one in made]
 
 
-def test_each_worker_has_a_gpu() -> None:
-    assert given(["cuda"], "popen", "popen") == [("0", "1/2"), ("GPU-b", "2/2")]
-    assert given(["cuda"], *["popen"] * 4) == [("0", "1/2"), ("GPU-b", "2/2")] * 2
+FIRST, SECOND = ("0", "1/2"), ("GPU-b", "2/2")
+
+
+@pytest.mark.parametrize(
+    ("specs", "expected"),
+    [
+        (["popen", "popen"], [FIRST, SECOND]),
+        (["popen"] * 4, [FIRST, SECOND] * 2),
+        (["popen"], [None]),
+        (["popen", "ssh=other", "popen"], [FIRST, None, SECOND]),
+        (["popen//ray_host=a", "popen//ray_host=b"], [None, None]),
+    ],
+    ids=["two", "four", "one has the machine", "elsewhere", "a cluster gives them theirs"],
+)
+def test_each_worker_has_a_gpu(specs: list[str], expected: list[Any]) -> None:
+    assert given(["cuda"], *specs) == expected
 
 
 @pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cuda"], ["cuda:1"], []])
 def test_cases_that_need_more_than_any_gpu_leave_workers_as_they_are(devices: list[str]) -> None:
     assert given(devices, "popen", "popen") == [None, None]
-
-
-def test_one_worker_has_the_machine() -> None:
-    assert given(["cuda"], "popen") == [None]
-
-
-def test_workers_elsewhere_have_no_gpu_of_this_host() -> None:
-    assert given(["cuda"], "popen", "ssh=other", "popen") == [("0", "1/2"), None, ("GPU-b", "2/2")]
-
-
-def test_workers_of_a_cluster_have_the_gpus_that_it_gives_them() -> None:
-    made = [XSpec("popen//ray_host=a"), XSpec("popen//ray_host=b")]
-    GpuWorkers(["cuda"], NO_CONTROLLER).pytest_xdist_setupnodes(made)
-    assert [one.env for one in made] == [{}, {}]
 
 
 def test_some_workers_of_each_gpu_are_started_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,20 +66,22 @@ def test_some_workers_of_each_gpu_are_started_by_themselves(monkeypatch: pytest.
     assert auto_worker_count(["cuda"]) == 2
 
 
-def test_one_gpu_has_no_more_workers_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_workers, "gpus_of_one_kind", lambda: ["0"])
-    assert auto_worker_count(["cuda"]) == 12
-
-
-def test_elsewhere_xdist_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert auto_worker_count(["cpu"]) is None
-    monkeypatch.setattr(gpu_workers, "gpus_of_one_kind", list)
-    assert auto_worker_count(["cuda"]) is None
-
-
-@pytest.mark.parametrize("devices", [["cuda:1"], ["cpu", "cuda"]])
-def test_cases_of_one_gpu_or_of_the_cpu_too_have_the_workers_of_one_gpu(devices: list[str]) -> None:
-    assert auto_worker_count(devices) == 12
+@pytest.mark.parametrize(
+    ("devices", "gpus", "count"),
+    [
+        (["cuda"], ["0"], 12),
+        (["cuda:1"], ["0", "GPU-b"], 12),
+        (["cpu", "cuda"], ["0", "GPU-b"], 12),
+        (["cpu"], ["0", "GPU-b"], None),
+        (["cuda"], [], None),
+    ],
+    ids=["one GPU", "cases of one GPU", "cases of the CPU too", "xdist decides on a CPU", "and without a GPU"],
+)
+def test_one_gpu_has_the_workers_of_its_share(
+    devices: list[str], gpus: list[str], count: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_workers, "gpus_of_one_kind", lambda: gpus)
+    assert auto_worker_count(devices) == count
 
 
 def configuration(devices: tuple[str, ...] = ("cuda",), **options: Any) -> Any:
@@ -141,6 +142,5 @@ def test_a_worker_of_a_run_on_a_gpu_starts_none() -> None:
 def test_one_process_does_what_one_worker_would(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_workers, "gpus_of_one_kind", lambda: ["0"])
     monkeypatch.setattr(machine, "usable_cores", lambda: 2)
-    config = configuration()
-    configure_gpu_run(config)
+    configure_gpu_run(config := configuration())
     assert config.option.numprocesses is None
