@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -100,17 +101,22 @@ def test_compiled_and_eager_calls_share_a_decision(module: Any, given: Any, mode
     assert len(timed) == len(selection.decisions()) == 1
 
 
-def test_under_autocast_of_bfloat16_the_kernels_run(timed: list[str]) -> None:
-    module = GRU(4, 9)
-    called(module, autocast=torch.bfloat16)
-    assert module.notes() == "persistent_gpu: under autocast of bfloat16 cuDNN computes in float16"
-    assert timed == []
-
-
-def test_deterministic_graphs_run_the_kernels(timed: list[str]) -> None:
-    module = GRU(4, 9)
-    called(module, deterministic=True)
-    assert module.notes().startswith("persistent_gpu")
+@pytest.mark.parametrize(
+    ("module", "x", "modes", "reason"),
+    [
+        (GRU(4, 9), X, {"autocast": torch.bfloat16}, "under autocast of bfloat16 cuDNN computes in float16"),
+        (GRU(4, 9), X, {"deterministic": True}, "cuDNN is not deterministic"),
+        (GRU(4, 9).eval(), X, {}, "cuDNN has no backward pass of a module that is not in training"),
+        (GRU(48, 48, dtype=torch.float16), torch.ones(16, 8, 48).half(), {}, r"cuDNN 9\.19 is wrong here.*"),
+    ],
+    ids=["autocast", "deterministic", "gradients in evaluation", "a defect"],
+)
+def test_the_kernels_run_what_cudnn_does_not(
+    module: Any, x: Tensor, modes: Any, reason: str, timed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)
+    called(module, x, **modes)
+    assert re.fullmatch(f"persistent_gpu: {reason}", module.notes())
     assert timed == []
     assert len(selection.decisions()) == 1
 
@@ -126,12 +132,21 @@ def test_sizes_that_vary_are_not_timed(timed: list[str]) -> None:
     assert module.notes() == "torch; chosen without timing, as torch.compile traced sizes that vary"
 
 
-@pytest.mark.parametrize(("backend", "forced"), [("auto", "persistent_gpu"), ("auto", "heuristic"), ("heuristic", "measure")])
-def test_what_times_nothing(backend: str, forced: str, timed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("backend", "forced", "notes"),
+    [
+        ("auto", "persistent_gpu", "persistent_gpu; forced"),
+        ("auto", "heuristic", "torch; heuristic"),
+        ("heuristic", "measure", "torch; heuristic"),
+        ("persistent_gpu", "", "persistent_gpu$"),
+    ],
+)
+def test_what_times_nothing(backend: str, forced: str, notes: str, timed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECORNN_AUTO", forced)
     module = GRU(4, 9, backend=backend)
-    compiled(module)(X)
-    assert module.notes().startswith("torch; heuristic" if "heuristic" in (backend, forced) else "persistent_gpu; forced")
+    output = compiled(module)(X)[0]
+    assert re.match(notes, module.notes())
+    torch.testing.assert_close(output, module(X)[0])
     assert timed == []
 
 
@@ -141,12 +156,6 @@ def test_ranks_do_not_time_while_they_trace(timed: list[str], monkeypatch: pytes
     compiled(module)(X)
     assert "torch; heuristic: ranks may trace at different times" in module.notes()
     assert timed == []
-
-
-def test_a_named_backend_runs(timed: list[str]) -> None:
-    module = GRU(4, 9, backend="persistent_gpu")
-    torch.testing.assert_close(compiled(module)(X)[0], module(X)[0])
-    assert (module.notes(), timed) == ("persistent_gpu", [])
 
 
 @pytest.mark.filterwarnings("ignore:The tensor attributes self._flat_weights")  # of torch.nn's modules too

@@ -123,6 +123,15 @@ def is_whole(elf: bytes) -> bool:
 
 
 @needs_nvrtc
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_kernel_whose_parameters_have_another_size_is_not_compiled(name: str) -> None:
+    """Their order is the host's too, or a kernel on a CPU's simulator, where Params is packed as for a GPU, is wrong."""
+    for variant in {variants(name)[0], variants(name)[-1]}:  # of both passes, where a source has them
+        with pytest.raises(compiler.CompilationError, match="the host packs other parameters"):
+            compiler.compile_source(source_of(name), (*variant, ("PARAMS_BYTES", "8")), MEASURED)
+
+
+@needs_nvrtc
 def test_what_was_compiled_once_comes_from_disk(tmp_path: Path) -> None:
     source, variant = unique(source_of("pointwise.cu"), tmp_path), variants("pointwise.cu")[0]
     first = compiler.compile_source(source, variant, (9, 0))
@@ -175,12 +184,14 @@ def test_an_error_in_a_kernel_is_shown_with_its_line(tmp_path: Path) -> None:
         compiler.compile_source(source, (), (9, 0))
 
 
-def test_headers_say_what_the_house_asks() -> None:
+def test_headers_say_what_the_house_asks_and_kernels_take_params() -> None:
     for file in FOLDER.rglob("*.cu"):
-        header = list(itertools.takewhile(lambda line: line.startswith("//"), file.read_text().splitlines()))
+        text = file.read_text()
+        header = list(itertools.takewhile(lambda line: line.startswith("//"), text.splitlines()))
         assert len(header) <= 36
         words = [match[1] for line in header if (match := re.match(r"// (\w+): ", line))]
         assert words == ["Maths", "Layout", "Launch", "Cost", "Limits", "Order"]
+        assert text.count("(const __grid_constant__ Params params) {") == text.count("__global__")
 
 
 def test_a_thread_for_each_element() -> None:
