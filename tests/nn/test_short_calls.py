@@ -61,7 +61,7 @@ def some(*shape: int, device: str = "cpu") -> Tensor:
 def expect_alike(reference: nn.RNNBase, module: Any, x: Tensor, hx: Any = None) -> None:
     """The same results, and the same gradients of parameters and of states that want one."""
     found, wanted = tensors(module(x, hx)), tensors(reference(x, hx))
-    assert [one.shape for one in found] == [one.shape for one in wanted]
+    assert [(one.shape, one.requires_grad) for one in found] == [(one.shape, one.requires_grad) for one in wanted]
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     if found[0].requires_grad:
         pairs = (found, module), (wanted, reference)

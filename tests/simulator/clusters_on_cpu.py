@@ -159,7 +159,8 @@ class ClustersOnCpu(Kernel):
         return Library(text, changed, tuple(f"-D{macro}={value}" for macro, value in macros), (_MACHINE,))
 
     def _run(self, launch: Launch, passed: list[int]) -> None:
-        _, is_cooperative, cluster = self._how
+        most, is_cooperative, cluster = self._how
+        assert launch.shared_bytes <= most
         together = launch.grid if is_cooperative or "step_flags" in self._arguments else cluster  # where one waits for another
         for status in persistent_kernel._statuses.values():
             launch_memo.remember(status._memory)

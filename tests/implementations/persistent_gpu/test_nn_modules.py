@@ -238,16 +238,6 @@ def test_results_are_alike(cell: str, options: dict[str, Any], results: Callable
 
 
 @on_clusters
-def test_without_gradients() -> None:
-    reference, module = both("lstm")
-    for mode in (torch.no_grad, torch.inference_mode):
-        with mode():
-            found = module(batch())
-            assert_alike(found, reference(batch()))
-        assert not any(one.requires_grad for one in tensors(found))
-
-
-@on_clusters
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # read by torch's compiler
 def test_compiled_it_computes_the_same() -> None:
     _, module = both("lstm", num_layers=2)
@@ -595,18 +585,22 @@ def test_what_torch_nn_refuses_in_its_words(x: Any, hx: Any, message: str) -> No
 
 
 @on_clusters
-def test_an_input_of_another_dtype_than_the_weights() -> None:
-    with pytest.raises(ValueError, match=r"RNN input dtype \(torch.float16\) does not match weight dtype"):
-        both("gru")[1](batch().half())
-
-
-@on_clusters
-def test_states_of_another_dtype() -> None:
-    module = both("lstm")[1]
-    with pytest.raises(
-        ValueError, match=r"expected first_h as \(1, 3, 9\).* of torch.float32 on cpu, got .* of torch.float16 on cpu"
-    ):
-        module(batch(), tuple(one.half() for one in states(module, B)))
+@pytest.mark.parametrize(
+    ("cell", "x", "states_as", "message"),
+    [
+        ("gru", torch.half, None, r"RNN input dtype \(torch.float16\) does not match weight dtype"),
+        (
+            "lstm",
+            torch.float,
+            torch.half,
+            r"expected first_h as \(1, 3, 9\).* of torch.float32 on cpu, got .* of torch.float16 on cpu",
+        ),
+    ],
+)
+def test_x_and_states_of_another_dtype_than_the_weights(cell: str, x: torch.dtype, states_as: Any, message: str) -> None:
+    module = both(cell)[1]
+    with pytest.raises(ValueError, match=message):
+        module(batch().to(x), states_as and tuple(one.to(states_as) for one in states(module, B)))
 
 
 @on_clusters
@@ -620,14 +614,6 @@ def test_weights_changed_before_the_backward_pass() -> None:
 
 
 # Without kernels.
-
-
-@pytest.mark.parametrize("cell", MODULES)
-def test_a_tensor_of_the_cpu_is_torch_nns(cell: str) -> None:
-    reference, module = both(cell, num_layers=2, bidirectional=True)
-    found, wanted = module(batch()), reference(batch())
-    assert all(torch.equal(*pair) for pair in zip(tensors(found), tensors(wanted), strict=True))
-    module.double()(batch().double())
 
 
 @pytest.mark.parametrize("cell", MODULES)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ecornn.cases import contents
-from pytest_ecornn.implementations import persistent_gpu
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode
-from pytest_ecornn.implementations._cuda.launch import Launch
-from pytest_ecornn.implementations.persistent_gpu import kernel, single_step
+from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, get_plan
 from pytest_ecornn.implementations.persistent_gpu.single_step import (
@@ -24,11 +19,9 @@ from pytest_ecornn.implementations.persistent_gpu.single_step import (
     is_applicable,
     select_single_step,
 )
-from pytest_ecornn.verification import calls
 from tests.helpers.persistent import ARITHMETICS, small, verdicts
 from tests.helpers.requirements import needs_compiler, on_simulator
 from tests.helpers.simulated_kernels import CELLS, KernelRun, runs
-from tests.simulator.clusters_on_cpu import ClustersOnCpu
 
 
 @given(st.sampled_from(CELLS), st.integers(1, 3000), st.integers(1, 128), st.sampled_from(ARITHMETICS), st.integers(1, 200))
@@ -91,27 +84,6 @@ def test_a_plan_counts_the_weights_of_its_widest_layer(tracks: int, expected: bo
 )
 def test_else_it_is_not_taken(run: KernelRun) -> None:
     assert run.kernel.source not in run.expect_right().launched
-
-
-@pytest.mark.usefixtures("on_cpu")
-def test_the_most_shared_memory_is_what_a_launch_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched: list[int] = []
-
-    class Watched(ClustersOnCpu):
-        def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
-            return None
-
-        def _run(self, launch: Launch, passed: list[int]) -> None:
-            most, *_ = self._how
-            assert 0 < launch.shared_bytes <= most
-            launched.append(most)
-
-    for module in (kernel, single_step):
-        monkeypatch.setattr(module, "Kernel", Watched)
-    for options in ({"steps": 1}, {"steps": 2}, {"steps": 2, "mode": "training"}):
-        problem = contents.problem(small("gru", **{"mode": "inference", "dtype": "float16", **options}))
-        calls.run(persistent_gpu.make_layer(problem.case, problem.weights, torch.device("cpu")), problem)
-    assert len(launched) == 4
 
 
 def test_what_does_not_run_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""persistent_gpu's layers in a wavefront: when they are, what they keep and say."""
+"""persistent_gpu's layers in a wavefront: when they are, and what they say."""
 
 from __future__ import annotations
 
@@ -11,20 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ecornn.implementations._common.recurrent_problem import Device, MathMode, ProblemSize
-from pytest_ecornn.implementations.persistent_gpu import forward as persistent_forward
-from pytest_ecornn.implementations.persistent_gpu import wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import MAX_LAYERS, WavefrontConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200 as COEFFICIENTS
 from pytest_ecornn.implementations.persistent_gpu.cost_model import WavefrontCostModel
 from pytest_ecornn.implementations.persistent_gpu.describe import describe
 from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
-from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.implementations.persistent_gpu.wavefront import select_wavefront, select_wavefronts, single_layer_us
 from tests.helpers.persistent import A100, ARITHMETICS, small, verdicts
 from tests.helpers.requirements import needs_compiler
 from tests.helpers.simulated_kernels import CELLS, KERNELS, Seen
-from tests.simulator import clusters_on_cpu
 from tests.simulator.clusters_on_cpu import H200
 
 # When they are.
@@ -86,22 +82,6 @@ def in_waves() -> Iterator[list[WavefrontConfig]]:
 def test_else_layers_run_one_after_the_other(options: dict[str, Any], in_waves: list[WavefrontConfig]) -> None:
     assert verdicts(small("gru", **{"layers": 2, "dtype": "float16", "mode": "training", **options})) == []
     assert not in_waves
-
-
-@needs_compiler
-def test_what_is_kept_is_what_layers_one_by_one_keep(in_waves: list[WavefrontConfig]) -> None:
-    torch.manual_seed(0)
-    how = RNNOptions("lstm", False, False, False, False)
-    weights = [torch.randn(36, 9), torch.randn(36, 9), torch.randn(36), torch.randn(36)] * 2
-    given = torch.randn(5, 3, 9), (), weights, None, how
-    found, kept = persistent_forward.forward(*given, keeps=True)
-    assert in_waves
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wavefront, "get_wavefronts", clusters_on_cpu.one_by_one)
-        wanted, kept_alone = persistent_forward.forward(*given, keeps=True)
-    for one, other in zip([found, *kept], [wanted, *kept_alone], strict=True):
-        assert len(one) == len(other)
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
 @needs_compiler

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pytest_ecornn.implementations.sparse_persistent_gpu.csr import PADDING, CsrPattern, from_mask, offsets_from_counts
+from pytest_ecornn.implementations.sparse_persistent_gpu.csr import PADDING, CsrPattern, from_mask
 from pytest_ecornn.implementations.sparse_persistent_gpu.packing import (
     PackedEll,
     Partition,
@@ -41,23 +41,6 @@ def bank_conflicts(packed: PackedEll) -> float:
         run = np.where(bank_groups[:, lane] == bank_groups[:, lane - 1], run + 1, 1)
         longest = np.maximum(longest, run)
     return float(longest.mean()) - 1
-
-
-def unpack(packed: PackedEll) -> CsrPattern:
-    """The pattern, found again from what lies where."""
-    spread, units = packed.spread, packed.unit_permutation
-    block, turn, thread = np.nonzero(packed.sources != PADDING)
-    of_block = zip(packed.row_offsets, packed.slots, strict=True)
-    row = np.stack([np.searchsorted(begin, slots, side="right") - 1 for begin, slots in of_block])
-    local, hidden = row[block, thread], packed.nonzeros.shape[1] // spread.told
-    begin, rank = block - block % spread.cluster, block % spread.cluster
-    rows = local % spread.gates * hidden + units[begin * spread.units + local // spread.gates]
-    position = packed.col_indices[block, turn, thread] + rank.astype(np.int64) * spread.segment(hidden)
-    place, which = np.divmod(position, spread.told)
-    col_indices = which * hidden + units[place]
-    order = np.lexsort((col_indices, rows))
-    counts = np.bincount(rows, minlength=packed.nonzeros.shape[0])
-    return CsrPattern(packed.nonzeros.shape, offsets_from_counts(counts), col_indices[order])
 
 
 # What a pattern may be, and what it may not.
@@ -130,9 +113,6 @@ def test_what_is_packed_is_found_again(
     pattern = from_mask(mask)
     packed = pack(pattern, spread, is_balanced, is_bank_aware)
     expect_whole(packed)
-    found = unpack(packed)
-    assert np.array_equal(found.row_offsets, pattern.row_offsets)
-    assert np.array_equal(found.col_indices, pattern.col_indices)
 
 
 def expect_whole(packed: PackedEll) -> None:
