@@ -173,19 +173,6 @@ def carried_from_call_to_call(module: Any) -> list[Tensor]:
     return [output, *cut, *gradients(module, [state]), *gradients(module, output)]
 
 
-def after_an_optimizers_step(module: Any) -> Any:
-    optimizer = torch.optim.SGD(module.parameters(), 0.5)
-    module(batch())[0].sum().backward()
-    optimizer.step()
-    return module(batch())
-
-
-def with_weights_made_anew_in_each_call(module: Any) -> list[Tensor]:
-    torch.nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
-    output, _ = module(batch())
-    return [output, *gradients(module, output)]
-
-
 def pruned(module: Any) -> list[Tensor]:
     """Elements that torch.nn.utils.prune has masked are 0 and have no gradient; others' is the original parameter's."""
     masked = ("weight_hh_l0", "weight_hh_l1", "weight_ih_l0")
@@ -214,22 +201,15 @@ def of_each_result_alone(module: Any) -> list[list[Tensor]]:
     return [gradients(module, tensors(module(batch()))[number]) for number in range(3)]
 
 
-def as_it_is(module: Any) -> Any:
-    return module(batch())
-
-
 @on_clusters
 @pytest.mark.parametrize(
     ("cell", "options", "results"),
     [
         ("lstm", {}, carried_from_call_to_call),
-        ("gru", {}, after_an_optimizers_step),
-        ("gru", {}, with_weights_made_anew_in_each_call),
         *((cell, {"num_layers": 2}, pruned) for cell in MODULES),
         ("lstm", {}, of_a_state_alone),
         ("lstm", {"bidirectional": True}, of_each_result_alone),
         ("lstm", {}, with_weights_given_for_one_call),
-        ("gru", {"num_layers": 2, "dropout": 1.0}, as_it_is),
     ],
 )
 def test_results_are_alike(cell: str, options: dict[str, Any], results: Callable[[Any], Any]) -> None:

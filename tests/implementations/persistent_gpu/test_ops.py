@@ -285,20 +285,17 @@ def test_shapes_are_known_without_running() -> None:
 # When the input product is a part of the kernel.
 
 
-@pytest.mark.parametrize(
-    ("steps", "batch", "is_taken"), [(2, 1, True), (16, 1, True), (2, 8, True), (1, 16, True), (17, 1, False), (3, 6, False)]
-)
-def test_few_rows_of_x_are_multiplied_by_the_kernel_itself(steps: int, batch: int, is_taken: bool) -> None:
+@pytest.mark.parametrize(("steps", "batch", "inputs", "hidden", "is_taken"), [
+    *((steps, batch, 40, 40, True) for steps, batch in ((2, 1), (16, 1), (2, 8), (1, 16))),
+    *((steps, batch, 40, 40, False) for steps, batch in ((17, 1), (3, 6))),
+    *((2, 8, inputs, hidden, True) for inputs, hidden in ((1024, 64), (3000, 1500), (None, 1500))),
+    *((2, 8, inputs, hidden, False) for inputs, hidden in ((0, 64), (1025, 64), (3001, 1500))),
+])  # fmt: skip
+def test_few_rows_of_x_that_are_not_too_wide_are_multiplied_by_the_kernel_itself(
+    steps: int, batch: int, inputs: int | None, hidden: int, is_taken: bool
+) -> None:
     assert MOST_FUSED_ROWS == 16
-    assert is_fused(steps, batch, 40, 40) == is_taken
-
-
-@pytest.mark.parametrize(
-    ("inputs", "hidden", "is_taken"),
-    [(0, 64, False), (1024, 64, True), (1025, 64, False), (3000, 1500, True), (3001, 1500, False), (None, 1500, True)],
-)
-def test_wide_rows_are_not_multiplied_by_few_blocks(inputs: int | None, hidden: int, is_taken: bool) -> None:
-    assert is_fused(2, 8, inputs, hidden) == is_taken
+    assert is_fused(steps, batch, inputs, hidden) == is_taken
 
 
 @pytest.mark.parametrize(("inputs", "hidden", "width"), [(0, 512, 16), (512, 512, 16), (70, 512, 4), (33, 512, 2), (512, 9, 2)])

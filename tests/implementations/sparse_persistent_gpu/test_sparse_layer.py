@@ -72,9 +72,7 @@ def test_capacity_is_the_largest_that_fits() -> None:
         assert isinstance(select_config(own, expected_counts(own, 0.1), H200), SparseConfig) == fits
     assert capacity(problem, 0.05, H200) > found > capacity(problem, 0.2, H200)
     assert capacity(problem, 0.1, Device(132, 1000, 1)) == 0
-
-
-def test_five_times_the_parameters_of_a_large_layer_stay_on_chip() -> None:
+    # Five times the parameters of a large layer.
     assert capacity(ProblemSize("rnn_tanh", 1, 4, MathMode.of("float16", "ieee")), 0.1, H200) >= 5120
 
 
