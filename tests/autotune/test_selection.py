@@ -3,45 +3,74 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import re
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pytest_ecornn.autotune import Problem, freeze, probed_call, selection, store, timing
+from pytest_ecornn.autotune import Candidate, Problem, freeze, probed_call, selection, store, timing
 from pytest_ecornn.autotune.decision import Decision, Timing, fastest
 from pytest_ecornn.autotune.problem import bucket
+from pytest_ecornn.autotune.selection import Choices, select
 from pytest_ecornn.contract import Case
-from tests.helpers import candidates
-from tests.helpers.candidates import CPU, PROBLEM, Planted
 from tests.helpers.sleep_clock import SleepClock
 
-FAST_A, FAST_B = {"a": 1.0, "b": 3.0}, {"a": 3.0, "b": 1.0}
+CPU = torch.device("cpu")
+PROBLEM = Problem(case=Case.parse("mingru-T8-B2-H4-float32"))
 KEY = PROBLEM.key
+FAST_A, FAST_B = {"a": 1.0, "b": 3.0}, {"a": 3.0, "b": 1.0}
+
+
+@dataclass
+class Planted:
+    """Candidates that sleep for so many ms. calls: of each so far. heuristic: the first unless given."""
+
+    sleeps_ms: Mapping[str, float]
+    heuristic: str = ""
+    failing: Collection[str] = ()
+    calls: dict[str, int] = field(default_factory=dict)
+    error: type[Exception] = torch.OutOfMemoryError
+
+    def choices(self) -> Choices:
+        candidates = [Candidate(name, lambda steps, name=name: self._call(name, steps)) for name in self.sleeps_ms]
+        heuristic = self.heuristic or next(iter(self.sleeps_ms))
+        return Choices(candidates, heuristic, (PROBLEM.case.steps,), runnable=tuple(self.sleeps_ms))
+
+    def _call(self, name: str, steps: int) -> Callable[[], object]:
+        def call() -> None:
+            self.calls[name] = self.calls.get(name, 0) + 1
+            if name in self.failing:
+                raise self.error(f"{name} cannot")
+            time.sleep(self.sleeps_ms[name] / 1e3)
+
+        return call
+
+    def select(self, problem: Problem = PROBLEM, mode: str = "", obstacle: str = "") -> tuple[Decision, bool]:
+        return select(problem, CPU, self.choices, self.sleeps_ms, mode, obstacle)
+
+    def winner(self, **options: str) -> str:
+        return self.select(**options)[0].called  # type: ignore[arg-type]
+
+    @property
+    def was_timed(self) -> bool:
+        return bool(self.calls)
 
 
 @pytest.fixture(autouse=True)
 def _times_by_sleeping_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SleepClock()
-    for module in (candidates, probed_call, timing):
+    for module in (sys.modules[__name__], probed_call, timing):
         monkeypatch.setattr(module, "time", clock)
 
 
 # What is timed.
-
-
-def test_a_planted_slow_candidate_changes_the_winner() -> None:
-    assert Planted(FAST_A).winner() == "a"
-    selection.forget()
-    for file in Path(os.environ["ECORNN_CACHE_DIR"]).rglob("*.json"):
-        file.unlink()
-    assert Planted(FAST_B).winner() == "b"
 
 
 def test_times_as_called_and_on_the_device_have_winners_of_their_own() -> None:
@@ -360,11 +389,11 @@ def test_what_fails_in_a_timed_block_costs_that_candidate_alone(undecided: Path)
 def test_a_name_that_is_pruned_is_forced_all_the_same() -> None:
     planted = Planted(FAST_A)
 
-    def pruned() -> selection.Choices:
+    def pruned() -> Choices:
         choices = planted.choices()
         return replace(choices, candidates=choices.candidates[:1], pruned={"b": "slow"})
 
-    decision, _ = selection.select(PROBLEM, CPU, pruned, planted.sleeps_ms, "b")
+    decision, _ = select(PROBLEM, CPU, pruned, planted.sleeps_ms, "b")
     assert (decision.called, decision.source) == ("b", "forced")
 
 

@@ -54,13 +54,6 @@ def test_reference_and_gradients_equal_torch(cell: str, options: dict[str, Any])
     torch.testing.assert_close(ours, calls.run(layer, problem), rtol=1e-10, atol=1e-12)
 
 
-def test_a_state_dict_of_torch_loads_unchanged() -> None:
-    weights = contents.make_weights(replace(BASE, layers=2, bidirectional=True))
-    module = torch.nn.LSTM(4, 5, 2, bidirectional=True, dtype=torch.float64)
-    module.load_state_dict(dict(weights))
-    assert list(module.state_dict()) == list(weights)
-
-
 @pytest.mark.parametrize("cell", ["mingru", "mingru_positive", "minlstm", "minlstm_positive"])
 def test_minimal_cells_follow_the_paper_step_by_step(cell: str) -> None:
     case = replace(BASE, cell=cell, mode="inference", has_state=True)

@@ -23,7 +23,7 @@ KNOWN = Ceilings(
 
 def test_measured_ceilings_are_plausible_and_quick() -> None:
     start = time.perf_counter()
-    found = measure_ceilings(["float32", "float16"])
+    found = measure_ceilings(["float16"])
     seconds = time.perf_counter() - start
     assert seconds < 30, "expected 3 s on a quiet machine, here beside other tests"
     assert min(found.copy_points) <= 64 * 1024
@@ -31,11 +31,7 @@ def test_measured_ceilings_are_plausible_and_quick() -> None:
     assert found.copy_points.keys() == found.read_points.keys()
     assert 0.5 < found.copy_points[max(found.copy_points)] < 5000
     assert 0.5 < found.matmul_gflop_per_s["float32"] < 100_000
-    assert found.matmul_gflop_per_s.keys() == {"float32", "float16"}
-
-
-def test_16_bit_rates_bring_float32s_along() -> None:
-    assert set(measure_ceilings(["float16"]).matmul_gflop_per_s) == {"float16", "float32"}
+    assert found.matmul_gflop_per_s.keys() == {"float32", "float16"}  # 16 bits bring float32's along
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
@@ -57,11 +53,6 @@ def test_bandwidth_is_the_best_from_the_largest_point_that_is_not_above(footprin
     assert KNOWN.gb_per_s(footprint) == expected
 
 
-def test_bandwidth_never_grows_with_the_footprint() -> None:
-    rates = [KNOWN.gb_per_s(2**power) for power in range(10, 40)]
-    assert rates == sorted(rates, reverse=True)
-
-
 def test_floor_is_the_slower_of_moving_and_computing() -> None:
     computing = Case(cell="lstm", steps=32, batch=64, hidden_size=512)
     cost = cells.minimum_cost(computing)
@@ -76,22 +67,26 @@ def test_shorter_sequences_have_a_lower_floor() -> None:
     assert floor_us(case, 1000, KNOWN) < floor_us(case, 2048, KNOWN) == floor_us(case, None, KNOWN)
 
 
-@pytest.mark.parametrize(("dtype", "rate"), [("float16", 200.0), ("bfloat16", 400.0), ("float64", 100.0)])
-def test_slow_16_bit_products_may_be_undercut_by_way_of_float32(dtype: str, rate: float) -> None:
-    assert KNOWN.gflop_per_s(dtype) == rate
+# GFLOP/s of a float32 product by way of TF32 where the case allows it, and of three narrower ones.
+WIDE = {"float32": 51.0, "tf32": 402.0, "float16": 742.0, "float64": 60.0}
 
 
-def test_tf32_counts_only_where_the_case_allows_it() -> None:
-    both = Ceilings({1: 1.0}, {1: 1.0}, {"float32": 50.0, "tf32": 120.0})
-    assert (both.gflop_per_s("float32"), both.gflop_per_s("float32", "tf32")) == (50.0, 120.0)
-    assert KNOWN.gflop_per_s("float32", "tf32") == 200.0
-
-
-def test_float32_products_may_be_made_of_three_narrower_ones() -> None:
-    rates = Ceilings({1: 1.0}, {1: 1.0}, {"float32": 51.0, "tf32": 402.0, "float16": 742.0, "float64": 60.0})
-    assert rates.gflop_per_s("float32") == pytest.approx(742 / 3)
-    assert rates.gflop_per_s("float32", "tf32") == 402.0
-    assert rates.gflop_per_s("float64") == 60.0
+@pytest.mark.parametrize(
+    ("rates", "kind", "rate"),
+    [
+        (KNOWN.matmul_gflop_per_s, ["float16"], 200.0),  # slow 16-bit products are undercut by way of float32
+        (KNOWN.matmul_gflop_per_s, ["bfloat16"], 400.0),
+        (KNOWN.matmul_gflop_per_s, ["float64"], 100.0),
+        (KNOWN.matmul_gflop_per_s, ["float32", "tf32"], 200.0),
+        ({"float32": 50.0, "tf32": 120.0}, ["float32"], 50.0),
+        ({"float32": 50.0, "tf32": 120.0}, ["float32", "tf32"], 120.0),
+        (WIDE, ["float32"], 742 / 3),
+        (WIDE, ["float32", "tf32"], 402.0),
+        (WIDE, ["float64"], 60.0),
+    ],
+)
+def test_a_product_is_held_to_its_fastest_way(rates: dict[str, float], kind: list[str], rate: float) -> None:
+    assert Ceilings({1: 1.0}, {1: 1.0}, rates).gflop_per_s(*kind) == pytest.approx(rate)
 
 
 def test_on_a_gpu_a_small_working_set_is_held_to_the_best_rate_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from pytest_ecornn import reporting
 from pytest_ecornn.regression import gate
@@ -19,6 +18,7 @@ from pytest_ecornn.results.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.acceptance import gate_false_alarms
 from pytest_ecornn.system import machine
 from tests.helpers.disturbance_samples import BUSY
+from tests.helpers.reporting.outputs import printed
 from tests.helpers.reporting_samples import CASES, HOSTILE, drawn, row, sample_rows, sample_run
 from tests.tools.gate_noise import Machine, compared, one, replayed
 
@@ -211,10 +211,8 @@ def test_the_comparison_stands_in_json_and_markdown_and_is_read_over(tmp_path: P
 
 
 def test_the_terminal_shows_what_got_slower_with_its_interval() -> None:
-    console = Console(width=150, record=True, file=None, quiet=False)
-    with console.capture() as captured:
-        console.print(gate_tables.terminal_table(outcome_of_everything()))
-    lines = [line for line in captured.get().splitlines() if "slow" in line or "noisy" in line]
+    text = printed(gate_tables.terminal_table(outcome_of_everything()), 150)
+    lines = [line for line in text.splitlines() if "slow" in line or "noisy" in line]
     assert "+20.0 % [+19." in lines[0]
     assert [line.split()[-1] for line in lines] == ["slower", "unclear"]
     assert "gate failed: 1 slower than their limit" in gate_tables.summary_lines(outcome_of_everything())

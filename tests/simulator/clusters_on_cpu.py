@@ -52,54 +52,43 @@ def one_by_one(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> list
 @contextmanager
 def running_layers(form_of: Callable[[Shape, KernelSpec], Form], waves: Waves = one_by_one) -> Iterator[None]:
     """Within it persistent_gpu's layers and ops run on a CPU, by the forms and in the waves that it says."""
-    patch = pytest.MonkeyPatch()
 
     @lru_cache
     def plan(shape: Shape, kind: KernelSpec) -> tuple[Form, Any]:
         form = form_of(shape, kind)
         return form, persistent_kernel.make_kernel(kind, form)
 
-    patch.setattr(persistent_kernel, "compile_layer", plan)
-    patch.setattr(wavefront, "get_wavefronts", waves)
-    patch.setattr(Device, "of", lambda device: H200)
-    patch.setattr(persistent_kernel, "skip_reason", lambda device: None)
-    try:
-        with (
-            running_kernels(persistent_kernel, single_step, wavefront, gemm_3xtf32, *SHARED),
-            torch.library._scoped_library("pytest_ecornn", "IMPL") as library,
-        ):
-            library.impl("persistent_forward", ops._forward, "CPU")
-            library.impl("persistent_forward_keeping", ops._forward_with_reserve, "CPU")
-            library.impl("persistent_backward", ops._backward, "CPU")
-            yield
-    finally:
-        patch.undo()
+    by_kernels = running_kernels(persistent_kernel, single_step, wavefront, gemm_3xtf32, *SHARED)
+    scoped = torch.library._scoped_library("pytest_ecornn", "IMPL")
+    with pytest.MonkeyPatch.context() as patch, by_kernels, scoped as library:
+        patch.setattr(persistent_kernel, "compile_layer", plan)
+        patch.setattr(wavefront, "get_wavefronts", waves)
+        patch.setattr(Device, "of", lambda device: H200)
+        patch.setattr(persistent_kernel, "skip_reason", lambda device: None)
+        library.impl("persistent_forward", ops._forward, "CPU")
+        library.impl("persistent_forward_keeping", ops._forward_with_reserve, "CPU")
+        library.impl("persistent_backward", ops._backward, "CPU")
+        yield
 
 
 @contextmanager
 def running_sparse(device: Device) -> Iterator[None]:
     """Within it sparse_persistent_gpu's layers run on a CPU, by the forms that they have on that device."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(Device, "of", lambda _: device)
-    try:
-        with running_kernels(sparse_kernel, bias_gradients):
-            yield
-    finally:
-        patch.undo()
+    with pytest.MonkeyPatch.context() as patch, running_kernels(sparse_kernel, bias_gradients):
+        patch.setattr(Device, "of", lambda _: device)
+        yield
 
 
 @contextmanager
 def running_kernels(*modules: ModuleType) -> Iterator[None]:
     """Within it the kernels of these modules run on a CPU."""
-    patch = pytest.MonkeyPatch()
-    for module in modules:
-        patch.setattr(module, "Kernel", ClustersOnCpu)
     forget()
     try:
-        with launch_memo.remembering_addresses():
+        with pytest.MonkeyPatch.context() as patch, launch_memo.remembering_addresses():
+            for module in modules:
+                patch.setattr(module, "Kernel", ClustersOnCpu)
             yield
     finally:
-        patch.undo()
         forget()
 
 

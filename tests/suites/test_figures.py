@@ -48,10 +48,15 @@ def test_a_committed_figure_is_what_is_drawn_and_its_names_are_the_sources(name:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
-def test_names_on_a_page_are_the_sources(page: Path) -> None:
+def test_names_on_a_page_are_the_sources_and_its_files_exist(page: Path) -> None:
     quoted = re.findall(r"`([^`\n]+)`", page.read_text())
     found = {word for text in quoted if not re.search(r"\.(cu|cuh|py|md)$", text) for word in NAME.findall(text)}
     assert not [word for word in sorted(found) if is_identifier(word) and word not in sources()]
+    figures = re.findall(r"\(figures/(\w+)\.svg\)", page.read_text())
+    shown = [*quoted, *(text for name in figures for text in texts(FIGURES[name]().render()))]
+    files = {name for text in shown for name in re.findall(r"[\w/]+\.(?:cuh?|py)\b", text)}
+    present = [f"/{path.relative_to(ROOT)}" for path in (ROOT / "implementations").rglob("*.*")]
+    assert not [name for name in sorted(files) if not any(path.endswith(f"/{name}") for path in present)]
 
 
 def diagram(*row: Arrow) -> Diagram:
@@ -72,14 +77,3 @@ def test_a_diagram_has_its_texts() -> None:
 def test_what_would_overlap_or_does_not_fit_is_refused(row: list[Arrow], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         diagram(*row).render()
-
-
-@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
-def test_files_on_a_page_exist(page: Path) -> None:
-    drawn = [
-        text for name in re.findall(r"\(figures/(\w+)\.svg\)", page.read_text()) for text in texts(FIGURES[name]().render())
-    ]
-    quoted = [*re.findall(r"`([^`\n]+)`", page.read_text()), *drawn]
-    files = {name for text in quoted for name in re.findall(r"[\w/]+\.(?:cuh?|py)\b", text)}
-    present = [f"/{path.relative_to(ROOT)}" for path in (ROOT / "implementations").rglob("*.*")]
-    assert not [name for name in sorted(files) if not any(path.endswith(f"/{name}") for path in present)]

@@ -37,11 +37,8 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_fingerprint_survives_json(here: dict[str, Any]) -> None:
+def test_fingerprint_survives_json_and_says_what_the_times_depend_on(here: dict[str, Any]) -> None:
     assert json.loads(json.dumps(here)) == here
-
-
-def test_fingerprint_says_what_the_times_depend_on(here: dict[str, Any]) -> None:
     assert here["cpu"]
     assert here["cores"] >= 1
     assert here["threads"]["torch"] == torch.get_num_threads()

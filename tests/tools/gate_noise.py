@@ -82,30 +82,25 @@ class Machine:
         return (true * np.exp(log[:, 0])).tolist(), np.exp(log[:, 1]).tolist()
 
     def row(self, case: str, true: float, pairs: int) -> Row:
-        candidate, anchor = self.times(true, pairs)
-        found = one("a", true, {"base": 1.0}, case)
+        found = one("a", true, {"base": 1.0})
         assert found.timing is not None
-        found.timing.samples_us, found.timing.against[0].samples_us = candidate, anchor
-        return found
+        found.timing.samples_us, found.timing.against[0].samples_us = self.times(true, pairs)
+        return replace(found, case=case)
 
 
 def replayed(machine: Machine, change: float, rows: int, pairs: int) -> tuple[int, int]:
     """Of that many rows of two runs, whose ratios differ by `change`: how many are slower, how many were measured again."""
-    cases = [replace(row("a", CASES[0]), case=f"case {n}") for n in range(rows)]
-    true = np.random.default_rng(0).uniform(0.1, 3.0, rows)
+    names = [f"case {n}" for n in range(rows)]
+    true = dict(zip(names, np.random.default_rng(0).uniform(0.1, 3.0, rows), strict=True))
     then, now = (
-        [
-            replace(machine.row(CASES[0], factor * ratio, count), case=found.case)
-            for found, ratio in zip(cases, true, strict=True)
-        ]
+        [machine.row(name, factor * ratio, count) for name, ratio in true.items()]
         for factor, count in ((1.0, pairs), (change, 8))
     )
     outcome = compared(then, now)
-    ratios = {found.case: ratio for found, ratio in zip(cases, true, strict=True)}
     looks = [found for found in outcome.findings if found.looks_slower]
     last = [
         gate.with_remeasurement(
-            found, lambda same: paired_ratio(*machine.times(change * ratios[same.case], 2 * pairs), outcome.confidence)
+            found, lambda same: paired_ratio(*machine.times(change * true[same.case], 2 * pairs), outcome.confidence)
         )
         for found in looks
     ]

@@ -68,10 +68,6 @@ def setting(name: str, index: Any, value: float) -> Change:
     return lambda tensors: tensors[name].__setitem__(index, value)
 
 
-def test_a_right_result_passes() -> None:
-    assert failed(judged(CASE, unchanged)) == []
-
-
 @pytest.mark.parametrize(
     "name", ["output", "final h", "final c", "grad x", "grad initial h", "grad weight_hh_l1", "grad bias_ih_l0"]
 )
@@ -348,19 +344,11 @@ def test_memory_left_unwritten_is_seen() -> None:
 
 
 def test_memory_left_unwritten_by_a_backward_pass_is_seen() -> None:
-    class Function(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Tensor:
-            return torch.empty_like(grad)
-
     x = torch.ones(3, requires_grad=True)
+    x.register_hook(torch.empty_like)
     with calls.PoisonedAllocations():
-        (grad,) = torch.autograd.grad(Function.apply(x).sum(), x)
-    assert grad.isnan().all()
+        x.sum().backward()
+    assert x.grad.isnan().all()  # type: ignore[union-attr]
 
 
 def test_what_torch_compiled_is_run_as_such_within_poisoned_memory() -> None:

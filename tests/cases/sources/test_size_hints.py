@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ecornn.cases.sources.size_hints import dims_of, size_hints
+from pytest_ecornn.cases.sources.size_hints import size_hints
 
 HINTS = [
     ("if steps > 96: pass", "T"),
+    ("num_steps = 96", "T"),
+    ("hiddenSize = 96", "H"),
+    ("kBatchTile = 96", "BI"),
+    ("width = 96", ""),
     ("CHUNK = 96", "T"),
     ("CHUNK = 96\nif batch == CHUNK: pass", "BT"),
     ("h = h[:, :96]", "H"),
@@ -26,10 +30,3 @@ HINTS = [
 def test_names_beside_a_constant_say_its_dimension(source: str, dims: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(source)
     assert size_hints(tmp_path / "mine.py").get(96, "") == dims
-
-
-def test_parts_of_names_count() -> None:
-    assert dims_of("num_steps") == {"T"}
-    assert dims_of("hiddenSize") == {"H"}
-    assert dims_of("kBatchTile") == {"B", "I"}
-    assert not dims_of("width")

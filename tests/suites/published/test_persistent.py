@@ -135,16 +135,6 @@ def test_a_bar_over_rows_that_are_missing_is_not_held_but_may_be_lost() -> None:
     assert "- persistent_gpu, 1 x 512, B 64, T 35, bfloat16: H 1500 does not fit" in text
 
 
-def test_a_row_that_fails_says_why_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*given: object) -> object:
-        raise RuntimeError("CUDA error: out of memory")
-
-    monkeypatch.setattr(case_times, "InputPool", fail)
-    rows = list(persistent_times.CONTEST.rows(persistent_times.cases()[:2], float("inf")))
-    reasons = {cell.reason for row in rows for way in TIMING_MODES for cell in row.cells[way].values()}
-    assert reasons == {"RuntimeError: CUDA error: out of memory"}
-
-
 def test_bars_are_of_passes_and_precisions_that_there_are() -> None:
     known = {*map(case_times.precision_of, persistent_times.cases()), persistent_times.ALL}
     for mode, way, precision in persistent_times.MEAN_BARS:

@@ -456,20 +456,6 @@ def test_no_bar_is_of_a_scan_gpu_that_is_wrong() -> None:
     assert "### Bars" not in scan_peers.render([wrong])
 
 
-# All parts.
-
-
-@pytest.mark.parametrize("module", [scan_times, scan_bandwidth, scan_peers])
-def test_a_row_that_fails_says_why_and_the_others_go_on(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*given: Any) -> Any:
-        raise RuntimeError("CUDA error: out of memory")
-
-    monkeypatch.setattr(module, "_row", fail)
-    rows = list(module.measure(time.monotonic() + 100))
-    assert len(rows) > 1
-    assert all("RuntimeError: CUDA error: out of memory" in str(row) for row in rows)
-
-
 def test_what_is_absent_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(item_rows.Unavailable, match="absent from this version"):
         item_rows.import_optional("no_such_module", "scan")

@@ -5,14 +5,18 @@ from __future__ import annotations
 import gc
 import locale
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
+import time
 import tracemalloc
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -41,6 +45,21 @@ def _names(kept: ambient.GlobalStateGuard) -> set[str]:
 
 _held: list[Any] = []  # an inference mode ends with its guard
 CHANGES: dict[str, Callable[[], Any]] = {
+    "torch's random state": lambda: torch.rand(1),
+    "Python's random state": random.random,
+    "NumPy's random state": np.random.rand,
+    "default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "torch's threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "grad mode": lambda: torch.set_grad_enabled(False),
+    "deterministic algorithms": lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+    "flushing of denormals": lambda: torch.set_flush_denormal(True),
+    "float32 matmul precision": lambda: torch.set_float32_matmul_precision("high"),
+    "torch.backends.cudnn.benchmark": lambda: setattr(torch.backends.cudnn, "benchmark", True),
+    "torch.backends.cudnn.rnn.fp32_precision": lambda: setattr(torch.backends.cudnn.rnn, "fp32_precision", "ieee"),
+    "collection of garbage": gc.disable,
+    "time.perf_counter": lambda: setattr(time, "perf_counter", lambda: 0.0),
+    "Event.elapsed_time": lambda: setattr(torch.cuda.Event, "elapsed_time", lambda self, end: 0.0),
+    "warnings filters": lambda: warnings.simplefilter("ignore"),
     "default device": lambda: torch.set_default_device("meta"),
     "inference mode": lambda: _held.append(torch._C._InferenceMode(True)),  # type: ignore[attr-defined]
     "autocast": lambda: torch.set_autocast_enabled("cpu", True),

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import gc
-import random
 import threading
-import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -20,7 +15,7 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer, Weights
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification import calls
-from pytest_ecornn.verification.guards import ambient, guards
+from pytest_ecornn.verification.guards import guards
 from pytest_ecornn.verification.properties import properties
 from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
 from tests.helpers.changed_loop import Wrap, of_calls, planted
@@ -294,40 +289,6 @@ def test_a_broken_property_says_what_must_hold_and_what_came() -> None:
     message = r"split is broken: two parts.* equal the whole; but the steps .* got"
     with pytest.raises(properties.PropertyViolation, match=message):
         properties.check(PropertyContext(planted(stale_final_state), CASE))
-
-
-def test_globals_are_put_back_and_each_change_is_named() -> None:
-    def disturb() -> None:
-        torch.rand(1), random.random(), np.random.rand()
-        torch.set_default_dtype(torch.float64)
-        torch.set_num_threads(torch.get_num_threads() + 1)
-        torch.set_grad_enabled(False)
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.set_flush_denormal(True)
-        torch.backends.cudnn.benchmark = True
-        torch.backends.cudnn.rnn.fp32_precision = "ieee"
-        torch.set_float32_matmul_precision("high")
-        gc.disable()
-        time.perf_counter = lambda: 0.0
-        torch.cuda.Event.elapsed_time = lambda self, end: 0.0  # type: ignore[method-assign]
-
-    with ambient.GlobalStateGuard() as outer, ambient.GlobalStateGuard() as kept:
-        disturb()
-    names = [change.partition(":")[0] for change in kept.changes]
-    assert outer.changes == []
-    wanted = ["torch's random state", "Python's random state", "NumPy's random state", "default dtype", "torch's threads"]
-    wanted += ["grad mode", "deterministic algorithms", "flushing of denormals", "collection of garbage"]
-    wanted += ["torch.backends.cudnn.benchmark", "time.perf_counter", "Event.elapsed_time", "float32 matmul precision"]
-    assert set(wanted) <= set(names)
-    assert gc.isenabled()
-    assert time.perf_counter() > 0
-
-
-def test_filters_of_warnings_are_put_back() -> None:
-    with ambient.GlobalStateGuard() as outer, ambient.GlobalStateGuard() as kept:
-        warnings.simplefilter("ignore")
-    assert [change.partition(":")[0] for change in kept.changes] == ["warnings filters"]
-    assert outer.changes == []
 
 
 @pytest.mark.parametrize("is_busy", [True, False])
