@@ -42,6 +42,7 @@ def test_reference_and_gradients_equal_torch(cell: str, options: dict[str, Any])
     case = replace(BASE, cell=cell, **options)
     problem = contents.problem(case)
     module = _torch_layer(case, problem.weights)
+    assert list(module.state_dict()) == list(problem.weights)
 
     def layer(x: Any, state: Any, lengths: Any) -> Any:
         if lengths is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -47,40 +47,34 @@ def of_transposed(cell: int, storage: str, flags: str, is_backward: bool) -> Var
     return (*pass_of_cell, *zip(FLAGS, flags, strict=True), (f"STORAGE_{storage}", "1"))
 
 
-def of_scan() -> list[Variant]:
+def of_scan() -> Iterator[Variant]:
     """minGRU forward and backward, time split or not, of all dtypes, and minLSTM with all that it may have."""
     shapes = [Shape("mingru", 65_536, 1, 256, True, False), Shape("mingru", 4_096, 8, 1536, True, False)]
     full = Shape("minlstm_positive", 65_536, 1, 256, True, False)
-    found = []
     for name, backward in itertools.product(STORAGES, (False, True)):
         plain = ScanSpec(getattr(torch, name.lower()), CUDA, 16, False, False, backward)
-        found += [macros(shape, plain, choose_form(shape, plain, H200)) for shape in shapes]
+        yield from (macros(shape, plain, choose_form(shape, plain, H200)) for shape in shapes)
         if name in ("FLOAT32", "BFLOAT16"):
             kind = plain._replace(is_biased=True, is_masked=True)
-            found.append(macros(full, kind, choose_form(full, kind, H200)))
-    return found
+            yield macros(full, kind, choose_form(full, kind, H200))
 
 
-def of_log_scan() -> list[Variant]:
+def of_log_scan() -> Iterator[Variant]:
     """Both cells, in every dtype; logarithms in one number and, where there is more than 16 bits, in two."""
-    found = []
     for name, cell in itertools.product(STORAGES, ("mingru_positive", "minlstm_positive")):
         dtype = getattr(torch, name.lower())
         trees = [ops.select_config(Shape(cell, 4096, 8, hidden, True, False), dtype, 132) for hidden in (64, 1536)]
         for tree, is_compensated in itertools.product(trees, {False, dtype.itemsize > 2}):
-            found.append(ops.macros(cell, dtype, tree, is_compensated))
-    return found
+            yield ops.macros(cell, dtype, tree, is_compensated)
 
 
-def of_persistent(is_backward: bool) -> list[Variant]:
+def of_persistent(is_backward: bool) -> Iterator[Variant]:
     """Every cell, with weights in registers alone and in shared memory too, few sequences and many, even sizes and odd."""
-    found = []
     for cell, hidden, batch in itertools.product(("rnn_tanh", "lstm", "gru"), (65, 512, 768), (8, 128)):
         kind = persistent_kernel.KernelSpec(torch.bfloat16 if hidden == 65 else torch.float16, CUDA, False, is_backward)
         form = exchanging_form(kind.problem(cell, hidden, batch))
         if not form.is_grid:
-            found.append(persistent_kernel.macros(kind._replace(saves_for_backward=batch == 8 and not is_backward), form))
-    return list(dict.fromkeys(found))
+            yield persistent_kernel.macros(kind._replace(saves_for_backward=batch == 8 and not is_backward), form)
 
 
 def exchanging_form(problem: recurrent_problem.ProblemSize) -> persistent_config.Form:
@@ -90,9 +84,8 @@ def exchanging_form(problem: recurrent_problem.ProblemSize) -> persistent_config
     return form
 
 
-def of_persistent_blocks(is_backward: bool) -> list[Variant]:
+def of_persistent_blocks(is_backward: bool) -> Iterator[Variant]:
     """Every cell in every dtype, of one sequence a block and several, weights in registers alone and in shared memory too."""
-    found = []
     sizes = [("lstm", 72, 100), ("lstm", 96, 100), ("gru", 128, 100), ("gru", 96, 500), ("gru", 33, 1000)]
     sizes += [("rnn_tanh", 100, 200), ("rnn_relu", 200, 9)]
     for (cell, hidden, batch), dtype in itertools.product(sizes, (torch.float32, torch.bfloat16, torch.float16)):
@@ -100,16 +93,14 @@ def of_persistent_blocks(is_backward: bool) -> list[Variant]:
         kind = persistent_kernel.KernelSpec(dtype, CUDA, False, is_backward, keeps, lengths=keeps)
         if forms := list(block_configs(kind.problem(cell, hidden, batch), HOPPER)):
             form = min(forms, key=lambda form: estimated_us_with_queueing(form, HOPPER))
-            found.append(persistent_kernel.macros(kind, form))
-    return list(dict.fromkeys(found))
+            yield persistent_kernel.macros(kind, form)
 
 
-def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[Variant]:
+def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> Iterator[Variant]:
     """LSTM at large sizes in every precision, as on two devices, one tile of sequences and several; other cells.
 
     With weights that are split in every step, and with such as are split once; at H 2816 some are streamed.
     """
-    found = []
     sizes = [("lstm", hidden, batch) for hidden in (650, 1024, 1500) for batch in (8, 40)]
     for device, (cell, hidden, batch) in itertools.product(
         (HOPPER, AMPERE), [*sizes, ("gru", 1024, 1), ("rnn_tanh", 2048, 64), ("gru", 2816, 4), ("gru", 2816, 32)]
@@ -122,13 +113,11 @@ def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[Vari
             grids = [form for form in forms if form.is_grid and type(form) is kind_of_form]
             for is_twice in (False, True):
                 if of_one := [form for form in grids if (getattr(form, "presplit_fragments", 0) > 0) == is_twice]:
-                    found.append(persistent_kernel.macros(kind, min(of_one, key=lambda form: make_cost_model(form).step_us)))
-    return list(dict.fromkeys(found))
+                    yield persistent_kernel.macros(kind, min(of_one, key=lambda form: make_cost_model(form).step_us))
 
 
-def of_persistent_wgmma(is_backward: bool) -> list[Variant]:
+def of_persistent_wgmma(is_backward: bool) -> Iterator[Variant]:
     """Every cell in every precision at even sizes and odd, with tiles of every width; the best of each by the model."""
-    found = []
     sizes = [("gru", 1280, 256), ("gru", 640, 256), ("rnn_tanh", 1000, 160), ("lstm", 1024, 64), ("lstm", 333, 130)]
     for (cell, hidden, batch), (dtype, tf32) in itertools.product(sizes, PRECISIONS):
         keeps = batch == 130 and not is_backward
@@ -138,13 +127,11 @@ def of_persistent_wgmma(is_backward: bool) -> list[Variant]:
         for form in sorted(forms, key=lambda form: make_cost_model(form).step_us):
             if isinstance(form, WgmmaConfig):
                 best.setdefault(form.n_tiles, form)
-        found += [persistent_kernel.macros(kind, form) for form in best.values()]
-    return list(dict.fromkeys(found))
+        yield from (persistent_kernel.macros(kind, form) for form in best.values())
 
 
-def of_persistent_fused(name: str) -> list[Variant]:
+def of_persistent_fused(name: str) -> Iterator[Variant]:
     """With the input product, of even sizes and odd, in every precision; in clusters every cell."""
-    found = []
     sizes = [("lstm", 512, 512, 8), ("gru", 33, 768, 8), ("gru", 650, 1024, 16), ("lstm", 1024, 1024, 1)]
     if name == "cluster_forward.cu":
         sizes += [(cell, *of) for cell in ("rnn_tanh", "lstm", "gru") for of in ((512, 512, 8), (128, 128, 16))]
@@ -154,13 +141,11 @@ def of_persistent_fused(name: str) -> list[Variant]:
         kind = persistent_kernel.KernelSpec(dtype, CUDA, tf32, inputs=inputs)
         form = exchanging_form(kind.problem(cell, hidden, batch))
         if persistent_kernel.source_of(kind, form).name == name:
-            found.append(persistent_kernel.macros(kind, form))
-    return list(dict.fromkeys(found))
+            yield persistent_kernel.macros(kind, form)
 
 
-def of_persistent_wave() -> list[Variant]:
+def of_persistent_wave() -> Iterator[Variant]:
     """Every cell in every precision, two layers to four, few sequences and many, even sizes and odd, wide inputs and narrow."""
-    found = []
     sizes = [(200, 200, 32, 2), (128, 33, 8, 4), (512, 512, 8, 3), (65, 260, 40, 2)]
     for cell, (hidden, inputs, batch, layers), (dtype, tf32) in itertools.product(
         ("rnn_tanh", "lstm", "gru"), sizes, PRECISIONS
@@ -168,24 +153,20 @@ def of_persistent_wave() -> list[Variant]:
         kind = persistent_kernel.KernelSpec(dtype, CUDA, tf32, saves_for_backward=batch == 32, lengths=batch > 8)
         wave = wavefront.select_wavefront(kind.problem(cell, hidden, batch), HOPPER, inputs, layers, 100)
         if wave is not None:
-            found.append(persistent_kernel.macros(kind, wave))
-    return found
+            yield persistent_kernel.macros(kind, wave)
 
 
-def of_persistent_once() -> list[Variant]:
+def of_persistent_once() -> Iterator[Variant]:
     """Every cell in every precision, of one tile of rows and of several, of even sizes and odd."""
-    found = []
     sizes = ((65, 33), (1024, 1024), (512, 2048))
     for cell, (inputs, hidden), (dtype, tf32) in itertools.product(("rnn_relu", "lstm", "gru"), sizes, PRECISIONS):
         kind = persistent_kernel.KernelSpec(dtype, CUDA, tf32)
         once = single_step.SingleStepConfig(cell, inputs, hidden, 8, kind.arithmetic)
-        found.append(single_step.select_single_step(once, HOPPER).macros(dtype))
-    return found
+        yield single_step.select_single_step(once, HOPPER).macros(dtype)
 
 
-def of_sparse(is_backward: bool) -> list[Variant]:
+def of_sparse(is_backward: bool) -> Iterator[Variant]:
     """Every cell, in 16 bits and 32, few elements and as many as fit; a row's parts as many in each, and not; barriers."""
-    found = []
     sizes = [("rnn_tanh", 1152, 1, 0.1), ("rnn_relu", 2304, 16, 0.3), ("lstm", 1152, 32, 0.1), ("gru", 2304, 4, 0.15)]
     for (cell, hidden, batch, density), dtype in itertools.product(sizes, (torch.bfloat16, torch.float32)):
         kind = persistent_kernel.KernelSpec(dtype, CUDA, saves_for_backward=batch > 1, lengths=batch == 32)
@@ -194,13 +175,12 @@ def of_sparse(is_backward: bool) -> list[Variant]:
         counts[0] = hidden if is_one else counts[0]
         form = sparse_heuristics.select_config(problem, counts, HOPPER, sparse_config.Techniques(timestamps=not is_one))
         assert isinstance(form, sparse_config.SparseConfig)
-        found.append(sparse_kernel.macros(kind, form, hidden))
-    return found + of_sparse_clusters(is_backward)
+        yield sparse_kernel.macros(kind, form, hidden)
+    yield from of_sparse_clusters(is_backward)
 
 
-def of_sparse_clusters(is_backward: bool) -> list[Variant]:
+def of_sparse_clusters(is_backward: bool) -> Iterator[Variant]:
     """Of one sequence and of as many as a tile has."""
-    found = []
     sizes = [("rnn_tanh", 4608, 4, 0.3), ("lstm", 1792, 1, 0.1), ("gru", 2304, 8, 0.05), ("rnn_relu", 4608, 2, 0.1)]
     for (cell, hidden, batch, density), dtype in itertools.product(sizes, (torch.float16, torch.float32)):
         kind = persistent_kernel.KernelSpec(dtype, CUDA, saves_for_backward=batch > 1)
@@ -208,8 +188,7 @@ def of_sparse_clusters(is_backward: bool) -> list[Variant]:
         counts = sparse_heuristics.expected_counts(problem, density)
         forms = [one for one in sparse_heuristics._fitting(problem, counts, HOPPER, sparse_config.ALL) if one.cluster > 1]
         form = min(forms, key=lambda one: make_sparse_cost_model(one).step_clocks)
-        found.append(sparse_kernel.macros(kind, form, hidden))
-    return found
+        yield sparse_kernel.macros(kind, form, hidden)
 
 
 def of_gradients(macros: Callable[[int, torch.dtype], Variant]) -> list[Variant]:
@@ -220,13 +199,13 @@ def of_gradients(macros: Callable[[int, torch.dtype], Variant]) -> list[Variant]
 
 MEASURED = (9, 0)  # the architecture for which most is compiled
 # Functions, for what they return takes seconds to choose.
-VARIANTS: dict[str, Callable[[], list[Variant]]] = {
-    "cluster_forward.cu": lambda: of_persistent(False) + of_persistent_fused("cluster_forward.cu"),
+VARIANTS: dict[str, Callable[[], Iterable[Variant]]] = {
+    "cluster_forward.cu": lambda: (*of_persistent(False), *of_persistent_fused("cluster_forward.cu")),
     "cluster_backward.cu": lambda: of_persistent(True),
     "block_forward.cu": lambda: of_persistent_blocks(False),
     "block_backward.cu": lambda: of_persistent_blocks(True),
-    "grid_forward_ntiled.cu": lambda: of_persistent_grid(False, True) + of_persistent_fused("grid_forward_ntiled.cu"),
-    "grid_forward.cu": lambda: of_persistent_grid(False) + of_persistent_fused("grid_forward.cu"),
+    "grid_forward_ntiled.cu": lambda: (*of_persistent_grid(False, True), *of_persistent_fused("grid_forward_ntiled.cu")),
+    "grid_forward.cu": lambda: (*of_persistent_grid(False), *of_persistent_fused("grid_forward.cu")),
     "grid_backward.cu": lambda: of_persistent_grid(True),
     "wgmma_forward.cu": lambda: of_persistent_wgmma(False),
     "wgmma_backward.cu": lambda: of_persistent_wgmma(True),
@@ -256,7 +235,7 @@ def source_of(name: str) -> Path:
 @cache
 def variants(name: str) -> list[Variant]:
     """The macros of each form of the kernel to compile."""
-    return VARIANTS[name]()
+    return list(dict.fromkeys(VARIANTS[name]()))
 
 
 def ptx_of(source: Path, macros: Variant, text: str = "") -> str:
