@@ -42,8 +42,9 @@ def beside(b: Callable[[], None], a_ms: float = 1.0) -> Any:
     return measure([Candidate("a", lambda steps: sleeps(a_ms)), Candidate("b", lambda steps: b)], 4, (4,), CPU, captures=False)
 
 
-def timed_call(ms: float, monkeypatch: pytest.MonkeyPatch, replay_ms: float | None) -> Any:
-    """An arm of a call and its graph, None for a call that cannot be captured."""
+@pytest.mark.parametrize(("replay_ms", "device_us"), [(0.3, 300), (None, 1e9)], ids=["a graph", "what cannot be captured"])
+def test_a_graph_is_timed_beside_the_call(monkeypatch: pytest.MonkeyPatch, replay_ms: float | None, device_us: float) -> None:
+    """What has none never wins on the device."""
 
     def capture(*given: Any) -> SimpleNamespace:
         if replay_ms is None:
@@ -51,22 +52,11 @@ def timed_call(ms: float, monkeypatch: pytest.MonkeyPatch, replay_ms: float | No
         return SimpleNamespace(replay=sleeps(replay_ms))
 
     monkeypatch.setattr(probed_call, "_capture", capture)
-    made = probed_call.ProbedCall(sleeps(ms), CPU)
+    made = probed_call.ProbedCall(sleeps(1.0), CPU)
     made.warm_up()
     made.capture(None)
     made.run_blocks()
-    return made
-
-
-def test_a_graph_is_timed_beside_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = timed_call(1.0, monkeypatch, 0.3)
-    assert (made.device_us, made.called_us) == pytest.approx((300, 1000))
-
-
-def test_what_cannot_be_captured_never_wins_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = timed_call(1.0, monkeypatch, None)
-    assert made.device_us > 1e8
-    assert made.called_us == pytest.approx(1000)
+    assert (made.device_us, made.called_us) == pytest.approx((device_us, 1000))
 
 
 def test_long_problems_are_timed_at_two_lengths() -> None:

@@ -68,17 +68,8 @@ def test_do_bench_replays_all_graphs_in_turn_for_so_long_that_its_flush_weighs_l
 
 def test_turns_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-
-    def harness_us(one: CapturedImplementation) -> float:
-        order.append("harness")
-        return 2020.0
-
-    def do_bench_us(do_bench: Any, one: CapturedImplementation) -> float:
-        order.append("do_bench")
-        return 2000.0
-
-    monkeypatch.setattr(agreement, "harness_us", harness_us)
-    monkeypatch.setattr(agreement, "do_bench_us", do_bench_us)
+    monkeypatch.setattr(agreement, "harness_us", lambda one: order.append("harness") or 2020.0)
+    monkeypatch.setattr(agreement, "do_bench_us", lambda do_bench, one: order.append("do_bench") or 2000.0)
     monkeypatch.setattr(agreement, "capture", lambda *given: fake_captured([]))
     monkeypatch.setattr(Arm, "host_us", lambda *given: 30.0)
     row = agreement.row(SMALL, "sequential", FakeDoBench(), 4)

@@ -42,20 +42,13 @@ def test_a_form_is_forced_within_only() -> None:
     problem = ProblemSize("lstm", 24, 3, MathMode(2, False))
     form = Form(problem, 8, 3, 1, 1, reg_fragments=1)
     usual, made = kernel.compile_layer, []
-
-    def plan(shape: Any, kind: Any) -> Any:
-        made.append(kind.is_backward)
-        return usual(shape, kind)
-
-    kernel.compile_layer = plan  # type: ignore[assignment]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "compile_layer", lambda shape, kind: made.append(kind.is_backward) or usual(shape, kind))
         with forms_gpu.force_config(form):
             assert verdicts(case) == []
         assert set(made) == {True}  # the backward pass is of another problem
         assert verdicts(case) == []
         assert set(made) == {True, False}
-    finally:
-        kernel.compile_layer = usual
 
 
 def test_what_was_measured_outlives_a_shape_that_fails(

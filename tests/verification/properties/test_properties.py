@@ -35,8 +35,10 @@ def broken(wrap: Wrap, case: Case) -> list[str]:
     return found
 
 
-def leaks(layer: Any, case: Case, weights: Weights) -> Layer:
-    return lambda x, state, lengths: layer(x + 1e-3 * x[-1:].detach(), state, lengths)
+leaks = of_calls(lambda layer, x, *rest: layer(x + 1e-3 * x[-1:].detach(), *rest))
+swallows_poison = of_calls(lambda layer, x, *rest: layer(x + torch.empty(1).nan_to_num(), *rest))
+draws_random_numbers = of_calls(lambda layer, *given: (torch.rand(1), layer(*given))[1])
+ignores_offset = of_calls(lambda layer, x, *rest: layer(x.as_strided(x.shape, x.stride(), 0), *rest))
 
 
 @of_calls
@@ -69,20 +71,9 @@ def clears_padding(layer: Any, x: Tensor, state: Any, lengths: Any) -> Any:
 
 
 @of_calls
-def swallows_poison(layer: Any, x: Tensor, state: Any, lengths: Any) -> Any:
-    return layer(x + torch.empty(1).nan_to_num(), state, lengths)
-
-
-@of_calls
 def writes_outside(layer: Any, x: Tensor, state: Any, lengths: Any) -> Any:
     room = torch.empty(4)
     ctypes.memset(room.data_ptr() + 16, 0, 4)  # the allocator gives out no less than 64 bytes
-    return layer(x, state, lengths)
-
-
-@of_calls
-def draws_random_numbers(layer: Any, x: Tensor, state: Any, lengths: Any) -> Any:
-    torch.rand(1)
     return layer(x, state, lengths)
 
 
@@ -107,10 +98,6 @@ def remembers_by_address(layer: Any, case: Case, weights: Weights) -> Layer:
         return output.clone(), final.clone()
 
     return run
-
-
-def ignores_offset(layer: Any, case: Case, weights: Weights) -> Layer:
-    return lambda x, state, lengths: layer(x.as_strided(x.shape, x.stride(), 0), state, lengths)
 
 
 @of_calls
