@@ -29,12 +29,7 @@ def sleeps(ms: float) -> Callable[[], None]:
 
 def counted(ms: float, calls: list[float]) -> Callable[[], None]:
     """Sleeps, and notes for how long."""
-
-    def call() -> None:
-        calls.append(ms)
-        time.sleep(ms / 1e3)
-
-    return call
+    return lambda: calls.append(ms) or time.sleep(ms / 1e3)
 
 
 def beside(b: Callable[[], None], a_ms: float = 1.0) -> Any:
@@ -76,11 +71,7 @@ def test_a_hopeless_candidate_is_called_twice() -> None:
 
 def test_a_candidate_is_not_hopeless_for_one_slow_sample() -> None:
     durations = iter([0.0, 0.008])  # of the first call, and of the one that warms up
-
-    def disturbed() -> None:
-        time.sleep(next(durations, 0.0005))
-
-    timings = beside(disturbed).timings
+    timings = beside(lambda: time.sleep(next(durations, 0.0005))).timings
     assert timings["b"].called_us < timings["a"].called_us
 
 
@@ -102,11 +93,7 @@ def test_a_hopeless_candidate_does_not_make_a_decision_unstable(monkeypatch: pyt
 
 def test_a_candidate_that_fails_when_it_is_called_again_is_out() -> None:
     durations = iter([0.0, 0.008])
-
-    def failing() -> None:
-        time.sleep(next(durations))
-
-    result = beside(failing)
+    result = beside(lambda: time.sleep(next(durations)))
     assert list(result.timings) == ["a"]
     assert "StopIteration" in result.failures["b"]
 

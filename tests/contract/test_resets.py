@@ -202,14 +202,9 @@ def test_the_corners_have_a_reset_after_what_is_not_finite() -> None:
 
 def test_a_layer_is_given_a_mask_only_where_the_case_has_one() -> None:
     given: list[int] = []
-
-    def counting(*arguments: Any) -> Any:
-        given.append(len(arguments))
-        return verification.reference_layer(problem)(*arguments)
-
-    for case in (BASE, replace(BASE, resets=False)):
-        problem = contents.problem(case)
-        calls.run(counting, problem)
+    for problem in map(contents.problem, (BASE, replace(BASE, resets=False))):
+        layer = verification.reference_layer(problem)
+        calls.run(lambda *arguments, layer=layer: given.append(len(arguments)) or layer(*arguments), problem)
     assert given == [4, 3]
 
 

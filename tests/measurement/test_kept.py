@@ -14,7 +14,7 @@ from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.measurement import clocks, kept
 from pytest_ecornn.measurement import pool as pool_module
 from pytest_ecornn.measurement.kept import MOST_KEPT, SpotChecks
-from pytest_ecornn.measurement.pool import InputPool, Prepared
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification import spot_check
 from pytest_ecornn.verification.calls import Call, WrongResult, run
@@ -74,13 +74,9 @@ def test_no_row_comes_again_where_it_is_multiplied(projected: bool) -> None:
     assert 0.9 < torch.stack([pool.next_problem().problem({}).x for _ in range(60)]).std() < 1.1
 
 
-def prepared_calls(count: int) -> list[Prepared]:
-    case = Case(cell="rnn_tanh", steps=1, batch=1, hidden_size=1)
-    return InputPool(case).prepare_calls(contents.make_weights(case), count)
-
-
 def test_all_calls_are_kept_where_there_are_few_and_each_as_often_where_there_are_many() -> None:
-    prepared, few = prepared_calls(30), SpotChecks()
+    case = Case(cell="rnn_tanh", steps=1, batch=1, hidden_size=1)
+    prepared, few = InputPool(case).prepare_calls(contents.make_weights(case), 30), SpotChecks()
     result = (torch.zeros(1, 1, 1), torch.zeros(1, 1, 1)), ()
     few.take(prepared, [result] * 30)
     assert len(few._calls) == 30

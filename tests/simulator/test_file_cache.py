@@ -16,17 +16,13 @@ def put(cache: FileCache, name: str, size: int, used_at: int) -> None:
     os.utime(cache.put(name, lambda path: path.write_bytes(bytes(size))), (used_at, used_at))
 
 
-def names(cache: FileCache) -> list[str]:
-    return sorted(path.name for path in cache.folder.iterdir())
-
-
 def test_those_unused_for_longest_go(tmp_path: Path) -> None:
     first = FileCache(tmp_path, most_bytes=1000)
     for number in range(5):
         put(first, str(number), 300, used_at=number)
     assert first.get("0") is not None  # which makes it the newest
     put(FileCache(tmp_path, most_bytes=1000), "5", 300, used_at=5)
-    assert names(first) == ["0", "4", "5"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "4", "5"]
 
 
 def test_a_file_that_could_not_be_written_is_none(tmp_path: Path) -> None:

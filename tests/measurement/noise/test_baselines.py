@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
-from torch import Tensor
 
-from pytest_ecornn.contract import Case, State
+from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.measurement.measurement import Arm
 from pytest_ecornn.measurement.noise import baselines
@@ -47,12 +45,7 @@ def test_a_baseline_that_is_slow_is_doubted(later_seconds: float, samples_us: li
     baseline = Candidate.build("loop", Loop, CASE)
     probe = BaselineProbe([baseline], InputPool(CASE), WallTimer(), ThreadGuard(), budget=1.0)
     own = baseline.layer
-
-    def later(x: Tensor, state: State, lengths: Tensor | None) -> Any:
-        time.sleep(later_seconds)
-        return own(x, state, lengths)
-
-    baseline.layer = later
+    baseline.layer = lambda *given: (time.sleep(later_seconds), own(*given))[1]
     assert doubt in probe.doubts([Arm(baseline, InputPool(CASE), samples_us=samples_us)])["loop"]
 
 

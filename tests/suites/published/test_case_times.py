@@ -112,10 +112,7 @@ def test_each_gpu_has_a_lock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_each_item_has_a_row_whatever_happens_to_it() -> None:
-    def row(item: int) -> str:
-        return f"{6 // item}"
-
-    assert list(measure_each([3, 0, 2], float("inf"), row, lambda item, why: f"{item}: {why}")) == [
-        "2", "0: ZeroDivisionError: integer division or modulo by zero", "3"
-    ]  # fmt: skip
-    assert list(measure_each([3], 0.0, row, lambda item, why: f"{item}: {why}")) == [f"3: {NOT_REACHED}"]
+    makers: Any = (lambda item: f"{6 // item}", lambda item, why: f"{item}: {why}")
+    zero = "0: ZeroDivisionError: integer division or modulo by zero"
+    assert list(measure_each([3, 0, 2], float("inf"), *makers)) == ["2", zero, "3"]
+    assert list(measure_each([3], 0.0, *makers)) == [f"3: {NOT_REACHED}"]

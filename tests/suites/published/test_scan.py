@@ -334,11 +334,7 @@ def test_memory_is_of_calls_that_may_spend_what_they_are_given(monkeypatch: pyte
     given: list[tuple[str, bool]] = []
 
     def noted(name: str) -> Callable[[Tensor], Tensor]:
-        def call(x: Tensor) -> Tensor:
-            given.append((name, x.is_leaf))
-            return state_of(x)
-
-        return call
+        return lambda x: given.append((name, x.is_leaf)) or state_of(x)
 
     def peak_bytes(call: Callable[[], Any], device: str) -> int:
         given.clear()

@@ -168,9 +168,6 @@ def test_what_cannot_be_put_back_is_told() -> None:
 
 
 def test_a_clock_sees_what_calls_leave_and_not_what_they_put_back() -> None:
-    def leaves() -> None:
-        sys.setswitchinterval(1e-4)
-
     def puts_back() -> None:
         before = torch.get_num_threads()
         torch.set_num_threads(before + 1)
@@ -179,7 +176,7 @@ def test_a_clock_sees_what_calls_leave_and_not_what_they_put_back() -> None:
     clock = SettingsClock(WallTimer())
     assert clock.time([puts_back] * 3) > 0
     with ambient.GlobalStateGuard(), pytest.raises(WrongResult, match=r"switch interval: expected .* as before"):
-        clock.time([leaves])
+        clock.time([lambda: sys.setswitchinterval(1e-4)])
 
 
 def test_a_layer_cannot_know_where_its_block_ends() -> None:

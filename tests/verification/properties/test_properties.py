@@ -38,6 +38,7 @@ def broken(wrap: Wrap, case: Case) -> list[str]:
 leaks = of_calls(lambda layer, x, *rest: layer(x + 1e-3 * x[-1:].detach(), *rest))
 swallows_poison = of_calls(lambda layer, x, *rest: layer(x + torch.empty(1).nan_to_num(), *rest))
 draws_random_numbers = of_calls(lambda layer, *given: (torch.rand(1), layer(*given))[1])
+first_sequence_differs = of_calls(lambda layer, x, *rest: layer(torch.cat([x[:, :1] * 1.01, x[:, 1:]], 1), *rest))
 ignores_offset = of_calls(lambda layer, x, *rest: layer(x.as_strided(x.shape, x.stride(), 0), *rest))
 
 
@@ -45,10 +46,6 @@ ignores_offset = of_calls(lambda layer, x, *rest: layer(x.as_strided(x.shape, x.
 def stale_final_state(layer: Any, x: Tensor, state: Any, lengths: Any) -> Any:
     output, final = layer(x, state, lengths)
     return output, final * 0.99
-
-
-def first_sequence_differs(layer: Any, case: Case, weights: Weights) -> Layer:
-    return lambda x, state, lengths: layer(x * torch.tensor([1.01] + [1.0] * (case.batch - 1))[:, None], state, lengths)
 
 
 def seldom_wrong(layer: Any, case: Case, weights: Weights) -> Layer:
@@ -141,14 +138,7 @@ class Disturbed(torch.autograd.Function):
 
 
 def disturbed(planted: Any) -> Wrap:
-    def wrap(layer: Any, case: Case, weights: Weights) -> Layer:
-        return lambda x, state, lengths: Disturbed.apply(planted, *layer(x, state, lengths))
-
-    return wrap
-
-
-def loses_final_without_output(notes: Any, output: Tensor | None, final: Tensor | None) -> Any:
-    return output, None if final is None else final * (output is not None)
+    return of_calls(lambda layer, *given: Disturbed.apply(planted, *layer(*given)))
 
 
 def reads_in_memory_order(notes: Any, *gradients: Tensor | None) -> Any:
@@ -193,15 +183,11 @@ def takes_states_by_address(layer: Any, x: Tensor, state: Any, lengths: Any) -> 
     return layer(x, (h * (0.5 if h.data_ptr() == c.data_ptr() else 1.0), c), lengths)
 
 
-def shares_weights() -> Wrap:
-    first: dict[Case, Any] = {}
-
-    def wrap(layer: Any, case: Case, weights: Weights) -> Layer:
-        return first.setdefault(case, layer)
-
-    return wrap
+def loses_final_without_output(notes: Any, output: Tensor | None, final: Tensor | None) -> Any:
+    return output, None if final is None else final * (output is not None)
 
 
+_first_built: dict[Case, Any] = {}
 TRAINING = "gru-T6-B3-H5-float32-state-training"
 PLANTED = {
     "globals_unchanged": (draws_random_numbers, TRAINING),
@@ -216,7 +202,7 @@ PLANTED = {
     "incoming_layouts": (disturbed(reads_in_memory_order), TRAINING),
     "incoming_sizes": (disturbed(clamps_gradients), TRAINING),
     "same_state": (takes_states_by_address, "lstm-T6-B3-H5-float32-state-training"),
-    "layers_apart": (shares_weights(), "gru-T6-B3-H5-float32-state"),
+    "layers_apart": (lambda layer, case, weights: _first_built.setdefault(case, layer), "gru-T6-B3-H5-float32-state"),
     "calls_interleaved": (disturbed(takes_the_last_call_for_its_own), TRAINING),
     "backward_twice": (disturbed(wears_out), TRAINING),
     "grad_untouched": (sets_grad, TRAINING),
