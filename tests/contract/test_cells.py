@@ -26,22 +26,17 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
-def _torch_layer(case: Case, weights: Any) -> Any:
-    extra = {"nonlinearity": case.cell.removeprefix("rnn_")} if case.cell.startswith("rnn") else {}
-    module = TORCH[case.cell](
-        case.input_size, case.hidden_size, case.layers, bias=case.bias, batch_first=case.batch_first,
-        bidirectional=case.bidirectional, dtype=torch.float64, **extra,
-    )  # fmt: skip
-    for name, parameter in weights.items():
-        setattr(module, name, parameter)
-    return module
-
-
 @pytest.mark.parametrize(("cell", "options"), list(product(TORCH, OPTIONS)))
 def test_reference_and_gradients_equal_torch(cell: str, options: dict[str, Any]) -> None:
     case = replace(BASE, cell=cell, **options)
     problem = contents.problem(case)
-    module = _torch_layer(case, problem.weights)
+    extra = {"nonlinearity": cell.removeprefix("rnn_")} if cell.startswith("rnn") else {}
+    module: Any = TORCH[cell](
+        case.input_size, case.hidden_size, case.layers, bias=case.bias, batch_first=case.batch_first,
+        bidirectional=case.bidirectional, dtype=torch.float64, **extra,
+    )  # fmt: skip
+    for name, parameter in problem.weights.items():
+        setattr(module, name, parameter)
     assert list(module.state_dict()) == list(problem.weights)
 
     def layer(x: Any, state: Any, lengths: Any) -> Any:

@@ -66,11 +66,8 @@ def test_graphs_that_a_block_does_not_replay_are_not_judged() -> None:
 def test_a_replay_that_reads_stale_input_fails(text: str) -> None:
     candidate, pool = built(text)
     first = contents.problem(candidate.case).x
-
-    def stale(x: torch.Tensor, state: Any, lengths: Any) -> Any:
-        return candidate.layer(first + 0 * x, state, lengths)
-
-    arm = measured(candidate, pool, [fake_graph(candidate, pool, stale) for _ in range(2)])
+    stale = [fake_graph(candidate, pool, lambda x, *rest: candidate.layer(first + 0 * x, *rest)) for _ in range(2)]
+    arm = measured(candidate, pool, stale)
     assert "output" in {one.tensor for one in arm.kept.verify(Declared("float32")) if one.status == "failed"}
 
 

@@ -18,6 +18,7 @@ from pytest_ecornn.results.statistics import (
     per_comparison_confidence,
     verdict,
 )
+from tests.tools.gate_noise import Machine
 
 D = 0.05
 
@@ -100,17 +101,9 @@ def test_three_pairs_decide_only_what_is_plain() -> None:
     assert verdict(paired_ratio([1.06, 1.10, 1.08], [1.0, 1.0, 1.0]), D) == "unclear"
 
 
-def _sequential(true: float, sigma: float, most: int, random: np.random.Generator, fewest: int = MIN_PAIRS) -> tuple[str, bool]:
-    """One measurement as it is run, with a look after every pair: its verdict, and whether the interval holds the truth.
-
-    Blocks A B, B A, ...; pairs differ by `sigma`; one block in 20 takes half as long again; 10 % of slow drift.
-    """
-    t = np.arange(2 * most)
-    drift = 0.1 * np.sin(2 * np.pi * (t / random.uniform(60, 400) + random.random())) + random.normal(0, 0.002, t.size).cumsum()
-    outliers = np.log(1.5) * (random.random(t.size) < 0.05)
-    times = np.exp(drift + random.normal(0, sigma / 2**0.5, t.size) + outliers).reshape(most, 2)
-    times[1::2] = times[1::2, ::-1]
-    candidate, baseline = (times[:, 0] * true).tolist(), times[:, 1].tolist()
+def _sequential(true: float, most: int, machine: Machine, fewest: int = MIN_PAIRS) -> tuple[str, bool]:
+    """One measurement as it is run, with a look after every pair: its verdict, and whether the interval holds the truth."""
+    candidate, baseline = machine.times(true, most)
     for pairs in range(fewest, most + 1):
         ratio = paired_ratio(candidate[:pairs], baseline[:pairs])
         if is_conclusive(found := verdict(ratio, D)):
@@ -121,8 +114,8 @@ def _sequential(true: float, sigma: float, most: int, random: np.random.Generato
 @pytest.mark.parametrize("sigma", [0.02, 0.04])
 @pytest.mark.parametrize("most", [30, 100])
 def test_verdicts_are_right_though_pairs_are_added_until_decided(sigma: float, most: int) -> None:
-    random, runs = np.random.default_rng(1), 400
-    groups = [[_sequential(true, sigma, most, random) for _ in range(runs)] for true in (1.0, 1.1, 1 / 1.1)]
+    machine, runs = Machine(1, sigma, arm=0.0), 400
+    groups = [[_sequential(true, most, machine) for _ in range(runs)] for true in (1.0, 1.1, 1 / 1.1)]
     counts = [Counter(found for found, _ in group) for group in groups]
     equal, slower, faster = counts
     assert equal["faster"] + equal["slower"] <= 0.02 * runs, counts
@@ -136,8 +129,8 @@ def test_verdicts_are_right_though_pairs_are_added_until_decided(sigma: float, m
 
 @pytest.mark.parametrize("sigma", [0.04, 0.10])
 def test_few_pairs_of_slow_calls_hardly_ever_mislead(sigma: float) -> None:
-    random, runs = np.random.default_rng(2), 1000
-    found = Counter(_sequential(1.0, sigma, 10, random, fewest=3)[0] for _ in range(runs))
+    machine, runs = Machine(2, sigma, arm=0.0), 1000
+    found = Counter(_sequential(1.0, 10, machine, fewest=3)[0] for _ in range(runs))
     assert found["faster"] + found["slower"] <= 0.02 * runs, found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,6 @@ from pytest_ecornn.implementations._common.recurrent_problem import MathMode, Pr
 from pytest_ecornn.implementations.persistent_gpu import config
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
-from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.run.discovery import ImplementationInfo
@@ -186,13 +186,8 @@ def off(found: ImplementationInfo, case: Case) -> tuple[Candidate, list[TensorCh
 def test_a_calls_host_time_is_a_median_of_medians() -> None:
     candidate = Candidate.build("sequential", ReferenceLoop, Case(cell="lstm", steps=1, batch=2, hidden_size=5))
     asked: list[int] = []
-
-    class Clock(WallTimer):
-        def host_us(self, calls: Any) -> Any:
-            asked.append(len(calls))
-            return 100.0 if len(asked) == 1 else float(len(asked))
-
-    found = persistent_host.host_us(candidate, Clock())
+    clock: Any = SimpleNamespace(host_us=lambda calls: asked.append(len(calls)) or (100.0 if len(asked) == 1 else len(asked)))
+    found = persistent_host.host_us(candidate, clock)
     assert found[0] == pytest.approx(11.5)  # of 2 to 21: the first group warms up
     assert set(asked) == {100}
 
@@ -240,9 +235,6 @@ def test_the_hosts_times_stand_beside_their_bars(monkeypatch: pytest.MonkeyPatch
     assert cells_of(text, in_process + first_use.WARM)[0][1:] == ["first", "1.2", "s", "-", "-"]
     assert cells_of(text, f"first use, {first_use.WARM}")[0][1:] == ["new", "0.06", "s", "at most 0.05", "no"]
     assert f"- a call of cudnn, {persistent_host.CALLED[0]}: needs CuPy" in text
-
-
-def test_a_first_use_that_fails_says_why() -> None:
     (row,) = persistent_host.first_uses(first_use.ColdStartFigures("persistent_gpu", reason="Unsupported: needs CuPy"))
     assert row.reason == "Unsupported: needs CuPy"
 

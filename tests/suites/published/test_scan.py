@@ -305,21 +305,9 @@ def test_peers_are_judged_and_timed_each_in_its_layout() -> None:
     assert reasons == ["RuntimeError: no kernel image", "absent from this version", item_rows.NOT_REACHED]
 
 
-class FakeCapturing:
-    """Graphs that call again."""
-
-    def __init__(self, device: str):
-        pass
-
-    def warm_up(self, call: Callable[[], Any]) -> None:
-        call()
-
-    def capture(self, call: Callable[[], Any]) -> tuple[Any, Any]:
-        return SimpleNamespace(replay=call), call()
-
-
 def test_peers_are_replayed_in_pairs_and_the_hosts_time_stands_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_peers, "GraphCapture", FakeCapturing)
+    eager = SimpleNamespace(warm_up=lambda call: call(), capture=lambda call: (SimpleNamespace(replay=call), call()))
+    monkeypatch.setattr(scan_peers, "GraphCapture", lambda device: eager)
     monkeypatch.setattr(scan_peers.clocks, "for_device", lambda device: SimpleNamespace(host_us=lambda calls: 7.0 * len(calls)))
     row = judged(OWN, TRANSPOSED)
     assert {name: one.not_replayed for name, one in row.figures.items()} == {OURS: "", "transposed": ""}
