@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting import RunInfo
-from pytest_ecornn.results.rows import BaselineRatio, Row, TensorError, Timing
+from pytest_ecornn.results.rows import BaselineRatio, Disturbance, Row, TensorError, Timing
 
 HOSTILE = "a|b<script>alert(1)</script>`*_[x](http://evil.example)\n\x1b[31m# h\ud800"
 CASES = (
@@ -17,6 +17,9 @@ CASES = (
     "mingru-T512-B8-H256-float32-batchfirst-projected",
     "mingru-T512-B8-H256-bfloat16-batchfirst-projected",
 )
+# What a quiet and a busy machine say of themselves.
+QUIET = Disturbance(1.0, 2, 0.01, 0.0, 0.0, 0.0, 0.0, 20, 1)
+BUSY = Disturbance(1.0, 2, 1.0, 0.0, 0.0, 0.0, 0.0, 20, 15)
 
 
 def timing(time_us: float, baselines: dict[str, float], seed: int = 0) -> Timing:

@@ -17,9 +17,8 @@ from pytest_ecornn.reporting import ReportError, gate_tables
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.acceptance import gate_false_alarms
 from pytest_ecornn.system import machine
-from tests.helpers.disturbance_samples import BUSY
 from tests.helpers.reporting.outputs import printed
-from tests.helpers.reporting_samples import CASES, HOSTILE, drawn, row, sample_rows, sample_run
+from tests.helpers.reporting_samples import BUSY, CASES, HOSTILE, drawn, row, sample_rows, sample_run
 from tests.tools.gate_noise import Machine, compared, one, replayed
 
 

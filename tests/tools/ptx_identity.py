@@ -26,15 +26,11 @@ _DECLARED = re.compile(
 )
 
 
-def without_unused_constants(ptx: str) -> str:
-    """The PTX without constants that no instruction reads: those of `constexpr` declarations."""
-    uses = Counter(_SYMBOL.findall(ptx))
-    return _CONSTANT.sub(lambda match: match[0] if uses[match[1]] > 1 else "", ptx)
-
-
 def without_names(ptx: str) -> str:
     """The PTX with each declared symbol replaced by a number, in the order of their first use."""
-    text = without_unused_constants(_COMMENT.sub("", ptx))
+    text = _COMMENT.sub("", ptx)
+    uses = Counter(_SYMBOL.findall(text))
+    text = _CONSTANT.sub(lambda match: match[0] if uses[match[1]] > 1 else "", text)  # of what a `constexpr` left unread
     declared = {name for name in _DECLARED.findall(text) if not name.startswith("$L")}
     prefixes = tuple(f"{name}_param_" for name in declared)
     numbers: dict[str, str] = {}

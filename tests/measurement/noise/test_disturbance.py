@@ -29,8 +29,7 @@ from pytest_ecornn.reporting.terminal import summary_lines
 from pytest_ecornn.results.rows import BaselineRatio, Disturbance, Row
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, paired_ratio, verdict
 from tests.helpers import busy_machine
-from tests.helpers.disturbance_samples import BUSY, QUIET
-from tests.helpers.reporting_samples import CASES, row, sample_run, timing
+from tests.helpers.reporting_samples import BUSY, CASES, QUIET, row, sample_run, timing
 
 
 def proc(folder: Path, threads: dict[str, str], stat: str = "", group: str = "") -> Path:
