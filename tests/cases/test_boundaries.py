@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,10 @@ from pytest_ecornn.results.rows import Row
 BASE = Case(cell="lstm", steps=4, batch=2, hidden_size=8)
 
 
-def planned(*constants: int, effort: Effort = QUICK, seed: int = 0, dtype: str = "float32") -> list[Planned]:
-    return list(plan(SupportedCases(("lstm",)), replace(BASE, dtype=dtype), constants, effort, seed, lambda case: case))
+def planned(*constants: int, effort: Effort = QUICK, seed: int = 0, refusal: Any = None, **changed: str) -> list[Planned]:
+    """refusal: of a case, why it is not run; None for what runs all."""
+    supported = (lambda case: nearest_supported(case, refusal)) if refusal else lambda case: case
+    return list(plan(SupportedCases(("lstm",)), replace(BASE, **changed), constants, effort, seed, supported))
 
 
 def covered(*plans: list[Planned]) -> dict[str, list[int]]:
@@ -80,24 +83,18 @@ def test_a_ragged_case_of_a_long_sequence_ends_one_on_an_edge() -> None:
 
 
 def test_what_an_implementation_refuses_is_tried_as_it_runs_it() -> None:
-    def unsupported(case: Case) -> str | None:
-        return "needs multiples of 16" if case.hidden_size % 16 or case.bidirectional else None
-
-    plans = list(plan(SupportedCases(("lstm",)), BASE, [], QUICK, 0, lambda case: nearest_supported(case, unsupported)))
+    plans = planned(refusal=lambda case: "needs multiples of 16" if case.hidden_size % 16 or case.bidirectional else None)
     assert not any(one.case.bidirectional or one.case.hidden_size % 16 for one in plans)
     assert max(target.size for one in plans for target in one.targets if target.dim == "H") == 144
 
 
 def test_an_implementation_of_pre_activations_has_no_input_size() -> None:
-    def unsupported(case: Case) -> str | None:
-        return None if case.projected else "takes pre-activations"
-
-    plans = list(plan(SupportedCases(("lstm",)), BASE, [96], QUICK, 0, lambda case: nearest_supported(case, unsupported)))
+    plans = planned(96, refusal=lambda case: None if case.projected else "takes pre-activations")
     assert set(covered(plans)) == set("TBH")
 
 
 def test_nothing_is_planned_of_what_runs_no_case() -> None:
-    assert not list(plan(SupportedCases(("lstm",)), BASE, [96], QUICK, 0, lambda case: None))
+    assert not planned(96, refusal=lambda case: "runs none")
 
 
 def test_covered_sizes_are_shown_in_a_line_and_a_table() -> None:

@@ -241,10 +241,6 @@ def test_a_soak_tells_of_a_launch_that_gave_up(monkeypatch: pytest.MonkeyPatch) 
 
 
 @needs_hopper
-def test_on_a_gpu_some_thousand_launches_are_right(capsys: pytest.CaptureFixture[str]) -> None:
-    assert soak_gpu.main(["--parts", "alone", "busy", "--launches", "4000"]) == 0, capsys.readouterr().out
-
-
-@needs_hopper
-def test_on_a_gpu_random_waits_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert soak_gpu.main(["--parts", "jitter", "--launches", "1000", "--seeds", "1"]) == 0, capsys.readouterr().out
+@pytest.mark.parametrize("parts", ["alone busy --launches 4000", "jitter --launches 1000 --seeds 1"])
+def test_on_a_gpu_some_thousand_launches_are_right(parts: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert soak_gpu.main(["--parts", *parts.split()]) == 0, capsys.readouterr().out

@@ -57,6 +57,9 @@ def test_the_problems_are_deepbench_s_with_training_and_inference_apart() -> Non
     shapes = {(one.is_training, one.cell, one.hidden, one.batch, one.steps) for one in published()}
     assert len(shapes) == 124
     assert {TRANSLATION, SPEECH, SERVER, DEVICE} <= published().keys()
+    (in_two_lists,) = (one for one in published() if one.is_training and (one.hidden, one.batch) == (256, 16))
+    assert in_two_lists.application == "character language modelling"
+    assert {processor for processor, _ in published()[in_two_lists]} == {V100, TITAN_XP}
 
 
 def test_published_times_stand_beside_a_case_of_their_pass_and_precision() -> None:
@@ -70,12 +73,6 @@ def test_published_times_stand_beside_a_case_of_their_pass_and_precision() -> No
     assert times_us(SERVER, FORWARD) == [None, 53]
     assert times_us(SERVER, STEP) == times_us(DEVICE, FORWARD) == [None, None]
     assert times_us(replace(TRANSLATION, hidden=8), FORWARD) == [None, None]
-
-
-def test_a_problem_with_two_names_in_two_lists_is_one() -> None:
-    (problem,) = (one for one in published() if one.is_training and (one.hidden, one.batch) == (256, 16))
-    assert problem.application == "character language modelling"
-    assert {processor for processor, _ in published()[problem]} == {V100, TITAN_XP}
 
 
 def test_a_shortened_run_covers_all_applications_by_small_problems() -> None:
