@@ -95,12 +95,7 @@ def test_projected_is_what_is_left_after_the_input_product(cell: str) -> None:
 def test_one_layer_in_one_direction_is_given_its_inputs_themselves_and_gives_a_state_of_its_own() -> None:
     case = replace(BASE, cell="mingru", projected=True, input_size=5)
     given, state, seen = torch.randn(7, 3, 10), torch.randn(3, 5), []
-
-    def run_layer(suffix: str, x: Tensor, is_projected: bool, initial: cells.GateTensors, reverse: bool) -> Any:
-        seen.append(x)
-        return x[..., :5], (state,)
-
-    _, final = run_layers(case, given, None, run_layer)
+    _, final = run_layers(case, given, None, lambda suffix, x, *rest: seen.append(x) or (x[..., :5], (state,)))
     assert seen[0] is given  # the gradient of a piece would be a copy
     assert isinstance(final, Tensor)
     assert final.shape == (1, 3, 5)

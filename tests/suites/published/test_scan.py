@@ -245,12 +245,8 @@ def test_a_projection_that_computes_something_else_is_found(monkeypatch: pytest.
 
 def test_a_layer_is_profiled_with_either_projection(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[Tensor, ...]] = []
-
-    def profiled(call: Callable[[], Any]) -> list[dict[str, Any]]:
-        made.append(call())
-        return [event("kernel", "scan_forward", 0, 4), event("kernel", "sgemm", 4, 6)]
-
-    monkeypatch.setattr(scan_layer, "profiled", profiled)
+    events = [event("kernel", "scan_forward", 0, 4), event("kernel", "sgemm", 4, 6)]
+    monkeypatch.setattr(scan_layer, "profiled", lambda call: made.append(call()) or events)
     monkeypatch.setattr(scan_layer, "IMPLEMENTATION", "scan_cpu")
     monkeypatch.setattr(scan_layer, "STEPS", 5)
     rows = list(scan_layer.measure(time.monotonic() + 100, "cpu"))

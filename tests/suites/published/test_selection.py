@@ -177,7 +177,7 @@ def test_small_steps_are_measured_on_a_cpu(tmp_path: Path, monkeypatch: pytest.M
     assert " bar " not in text  # which are of the report's own problems
 
 
-def test_a_training_step_fills_the_gradients_anew() -> None:
+def test_a_training_step_fills_the_gradients_anew_and_inference_leaves_none() -> None:
     module = problems.make_module(STEP, BASELINE, CPU)
     step = host_time.make_step(STEP, module, CPU)
     step()
@@ -186,9 +186,6 @@ def test_a_training_step_fills_the_gradients_anew() -> None:
     for parameter, before in zip(module.parameters(), first, strict=True):
         assert parameter.grad is not before
         torch.testing.assert_close(parameter.grad, before)
-
-
-def test_inference_leaves_no_gradients() -> None:
     problem = replace(STEP, mode="inference")
     module = problems.make_module(problem, BASELINE, CPU)
     host_time.make_step(problem, module, CPU)()
