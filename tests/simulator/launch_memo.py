@@ -28,7 +28,7 @@ _LOWEST_ADDRESS = 2**32  # a smaller value is a size, a stride or none
 _MOST_STORAGES = 256  # that are remembered: more than one launch takes
 IS_IGNORED = IS_TEST_ALL
 _Block = tuple[int, int]  # start and size in bytes
-_Place = tuple[int, int, int]  # of an address: number of its block, offset there, and alignment, which kernels may ask for
+_Place = tuple[int, int, int]  # of an address: number of its block, offset there, and that of 16 bytes, the widest load
 counts = Counter[str]()  # launches of this process: "simulated", "remembered", "compared", "unknown memory"
 
 
@@ -116,7 +116,7 @@ def _blocks(types: str, values: Sequence[int]) -> tuple[list[_Block], list[int |
         block = next(((start, size) for start, size in storages if start <= value < start + size), None)
         if block is None:
             return None
-        places.append((blocks.setdefault(block, len(blocks)), value - block[0], value % 64))
+        places.append((blocks.setdefault(block, len(blocks)), value - block[0], value % 16))
     return list(blocks), places
 
 
