@@ -17,7 +17,6 @@ import pytest
 from _pytest._io import TerminalWriter
 
 from pytest_ecornn.run.hooks import screen
-from pytest_ecornn.run.options import Options
 from pytest_ecornn.system.locking import MachineLock
 from tests.helpers import samples
 from tests.helpers.foreign import BRIEFLY, QUICK, Foreign, environment
@@ -75,31 +74,25 @@ def test_a_second_run_with_the_same_report_folder_is_refused_and_the_first_goes_
     assert [path.name for path in (foreign.path / "reports/local").glob(".*")] == []
 
 
-def test_a_resume_looks_at_its_own_sources_and_cases(foreign: Foreign) -> None:
-    mine = foreign.write("mine.py", samples.RIGHT)
+def test_a_resume_repeats_no_row_not_even_a_failed_one_and_looks_at_its_own_sources_and_cases(foreign: Foreign) -> None:
+    mine = foreign.write("mine.py", samples.WRONG)
     options = ["--ecornn-verify", "--ecornn-implementations", str(mine), "--ecornn-only", "mine", *BRIEFLY]
-    foreign.run(*options, *_CASE, check=0)
+    foreign.run(*options, *_CASE, check=1)
+    before = foreign.rows()
     foreign.write("notes.py", "# unrelated")
-    foreign.run(*options, *_CASE, "--ecornn-resume", check=0)
     (foreign.path / ".#mine.py").symlink_to("user@host.1234:56")  # Emacs's lock
     (foreign.path / "folder.py").mkdir()
-    foreign.run(*options, *_CASE, "--ecornn-resume", check=0)
+    foreign.run(*options, *_CASE, "--ecornn-resume", check=1)
+    assert foreign.rows() == before
     journal = (foreign.path / "reports/local/journal.jsonl").read_text()
     done = foreign.run_here(*options, "--ecornn-case", _OTHER_CASE, "--ecornn-resume", check=4)
     assert f"cases: {samples.CASE} and {_OTHER_CASE}" in done.stderr
     assert "repeat the options of the interrupted run, or run without --ecornn-resume" in done.stderr
     assert (foreign.path / "reports/local/journal.jsonl").read_text() == journal
-    foreign.write("_shared.py", "")
-    assert "mine has changed" in foreign.run_here(*options, *_CASE, "--ecornn-resume", check=4).stderr
-
-
-def test_a_folder_of_implementations_may_hold_an_editors_lock(foreign: Foreign) -> None:
-    kernels = foreign.write("kernels/mine.py", samples.RIGHT).parent
-    (kernels / ".#mine.py").symlink_to("user@host.1234:56")
-    (kernels / "folder.py").mkdir()
-    options = ["--ecornn-implementations", str(kernels), "--ecornn-only", "mine", *_CASE]
-    done = foreign.run_here("--ecornn-verify", *options, "--collect-only", "-q", check=0)
-    assert f"[mine-{samples.CASE}]" in done.stdout
+    for name, text in (("_shared.py", ""), ("mine.py", samples.RIGHT)):
+        foreign.write(name, text)
+        assert "mine has changed" in foreign.run_here(*options, *_CASE, "--ecornn-resume", check=4).stderr
+        (foreign.path / "_shared.py").unlink(missing_ok=True)
 
 
 def test_a_run_that_waits_for_the_machine_says_for_whom_and_removes_what_a_killed_one_left(foreign: Foreign) -> None:
@@ -163,13 +156,6 @@ def test_scan_cpu_runs_where_numba_finds_no_cache_folder_and_uses_this_projects(
     assert list(cached.rglob("*.nbi"))
     monkeypatch.delenv("ECORNN_CACHE_DIR")
     foreign.run(*options, check=0)
-
-
-@pytest.mark.parametrize("option", ["report", "state-dict", "compare", "implementations"])
-def test_an_empty_path_is_a_usage_error(option: str, pytester: pytest.Pytester) -> None:
-    config = pytester.parseconfig("--ecornn-bench", f"--ecornn-{option}", "")
-    with pytest.raises(pytest.UsageError, match=f"--ecornn-{option}: expected a path, got an empty one"):
-        Options.from_config(config)
 
 
 def test_another_arm_processor_is_another_kind_of_machine(foreign: Foreign) -> None:

@@ -39,14 +39,6 @@ def test_no_text_of_an_implementation_is_obeyed(foreign: Foreign) -> None:
     assert reasons[_TRAINING] == r"'=1+1\x1b[31m"
 
 
-@pytest.mark.usefixtures("own_folders")
-def test_a_module_that_cannot_be_imported_is_shown_without_its_escapes(foreign: Foreign) -> None:
-    mine = foreign.write("mine.py", "raise RuntimeError('r\\x1b[31m')")
-    done = foreign.run_here("--ecornn-verify", "--ecornn-implementations", str(mine), check=4)
-    assert r"importing it raised RuntimeError: r\x1b[31m" in done.stderr
-    assert "\x1b" not in done.stderr
-
-
 def _nested(depth: int) -> list[Any]:
     return [_nested(depth - 1)] if depth else []
 

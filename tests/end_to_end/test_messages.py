@@ -23,24 +23,33 @@ def command(reason: str) -> list[str]:
     return shlex.split(found[1])
 
 
-# What each layer does, how its row's reason begins behind its name and case, and the flag of the command that repeats it.
+SHAPE = "expected a tensor of shape [6, 3, 8], float32, on cpu; got shape"
+# What each layer does, how its row's reason goes on behind its name and case, and the flag of the command that repeats it.
 FAILURES = {
     "sets": (in_call("torch.manual_seed(3)"), "torch's random state: expected another as before, got another", "verify"),
     "replaces": (in_call(REPLACES), "secrets.randbelow: expected it as before, but it was replaced", "verify"),
+    "raises": (samples.RAISES, "expected a result or Unsupported, got RuntimeError at raises.py", "verify"),
+    "wrong_shape": (samples.WRONG_SHAPE, f"{SHAPE} [5, 3, 8]", "verify"),
+    "wrong_dtype": (samples.WRONG_DTYPE, f"{SHAPE} [6, 3, 8], float64", "verify"),
+    "not_finite": (samples.NOT_FINITE, "at [0, 0, 0] expected", "verify"),
     "has_no_state": (samples.NO_STATE, "expected the tuple (output, final_state) of plain tensors, got Tensor", "verify"),
     "remembers": (samples.REMEMBERS, "", "bench"),
 }
 
 
-def test_every_failure_ends_with_the_command_that_repeats_it(foreign: Foreign) -> None:
+def test_every_failure_ends_with_the_command_that_repeats_it_and_the_run_goes_on(foreign: Foreign) -> None:
     for name, (text, _, _) in FAILURES.items():
         foreign.write(f"kernels/{name}.py", text)
-    foreign.run("--ecornn-bench", *OPTIONS, *only(*FAILURES), *QUICK, check=1)
+    foreign.run("--ecornn-bench", *OPTIONS, *only(*FAILURES, "sequential", "torch_cpu"), *QUICK, check=1)
     rows = foreign.rows()
+    assert {name.partition("-")[0] for name, row in rows.items() if row["status"] == "failed"} == FAILURES.keys()
+    assert rows[f"sequential-{samples.CASE}"]["status"] == "passed"
+    assert rows[f"torch_cpu-{samples.CASE}"]["timing"]["against"] == []
     for name, (_, words, flag) in FAILURES.items():
         reason = rows[f"{name}-{samples.CASE}"]["reason"]
         if words:
-            assert reason.startswith(f"{name} on {samples.CASE}: {words}")
+            begins = rf"{name}( is wrong)? on {samples.CASE}:\s+(output: )?{re.escape(words)}"
+            assert re.match(begins, reason), reason
         assert f"--ecornn-{flag}" in command(reason)
     assert rows[f"remembers-{samples.CASE}"]["reason"].startswith("a timed call returned a wrong result\nremembers is wrong")
     for name in ("sets", "replaces", "remembers"):
@@ -104,11 +113,12 @@ ASKS_AMISS = samples.RIGHT.replace(
 )
 
 
-def test_a_drawn_failure_names_its_case_where_results_vary_or_a_refusal_raises(foreign: Foreign) -> None:
+def test_a_drawn_failure_fails_again_and_names_its_case_where_results_vary_or_a_refusal_raises(foreign: Foreign) -> None:
     foreign.write("kernels/varies.py", VARIES)
     foreign.write("kernels/asks_amiss.py", ASKS_AMISS)
-    selected = [*only("varies", "asks_amiss"), "--ecornn-profile", "quick"]
-    selected += ["-k", "drawn and (varies-lstm-float32 or asks_amiss-lstm-float32)"]
+    foreign.write("kernels/wrong.py", samples.WRONG)
+    selected = [*only("varies", "asks_amiss", "wrong"), "--ecornn-profile", "quick"]
+    selected += ["-k", "drawn and lstm-float32 and not minlstm"]
     foreign.run("--ecornn-verify", "--ecornn-implementations", "kernels", *selected, *QUICK, check=1)
     reasons = {row["implementation"]: row["reason"] for row in foreign.rows().values()}
     varies = re.match(r"varies on (\S+): results vary: \d of 4 runs failed\nvaries is wrong on (\S+):\n", reasons["varies"])
@@ -118,6 +128,7 @@ def test_a_drawn_failure_names_its_case_where_results_vary_or_a_refusal_raises(f
     assert varies[1] == varies[2]
     assert "ragged" in refusal[1]
     assert [varies[1], refusal[1]] == [command(reasons[name])[4] for name in ("varies", "asks_amiss")]
+    assert "1 failed" in foreign.run(*command(reasons["wrong"]), check=1).stdout
 
 
 def test_the_command_of_a_state_that_another_case_left_has_that_case(foreign: Foreign) -> None:

@@ -54,47 +54,47 @@ def test_a_skip_in_a_layer_is_a_row_with_its_reason_and_a_failure_where_required
 TRAINS_ALONE = f"        if case.mode == 'inference':\n            return 'trains alone'\n{UNSUPPORTED}"
 
 
-@pytest.mark.parametrize(
-    ("text", "status", "reason"),
-    [
-        (ending(BUILD, IMPORT), "skipped", "could not import 'no_such_module'"),
-        (samples.RIGHT.replace(UNSUPPORTED, TRAINS_ALONE, 1), "passed", ""),
-    ],
-    ids=["skips", "trains alone"],
-)
-def test_drawn_cases_of_a_layer_that_skips_or_trains_alone(foreign: Foreign, text: str, status: str, reason: str) -> None:
-    foreign.write("kernels/mine.py", text)
-    options = ["--ecornn-implementations", "kernels", "--ecornn-only", "mine", "--ecornn-profile", "quick"]
-    foreign.run("--ecornn-verify", *options, "-k", "mine-lstm-float32", check=0)
+def test_drawn_cases_of_a_layer_that_skips_or_trains_alone(foreign: Foreign) -> None:
+    foreign.write("kernels/skips.py", ending(BUILD, IMPORT))
+    foreign.write("kernels/trains.py", samples.RIGHT.replace(UNSUPPORTED, TRAINS_ALONE, 1))
+    options = ["--ecornn-implementations", "kernels", *only("skips", "trains"), "--ecornn-profile", "quick"]
+    foreign.run("--ecornn-verify", *options, "-k", "skips-lstm-float32 or trains-lstm-float32", check=0)
     for kind in ("drawn", "properties"):
-        row = rows(foreign)[kind, "mine"]
-        assert (row["status"], row["examples"] > 0) == (status, status == "passed")
-        assert reason in row["reason"]
+        skips, trains = (rows(foreign)[kind, name] for name in ("skips", "trains"))
+        assert [(row["status"], row["examples"] > 0) for row in (skips, trains)] == [("skipped", False), ("passed", True)]
+        assert "could not import 'no_such_module'" in skips["reason"]
 
 
-@pytest.mark.parametrize("place", [UNSUPPORTED, BUILD, CALL], ids=["unsupported", "build", "call"])
-def test_an_outcome_other_than_a_skip_is_a_failed_row(foreign: Foreign, place: str) -> None:
-    raised = {"by_xfail": "XFailed", "by_fail": "Failed", "by_exit": "Exit"}
-    for name in raised:
-        foreign.write(f"kernels/{name}.py", ending(place, f"pytest.{name.removeprefix('by_')}('enough')"))
-    foreign.run(*VERIFY, *only(*raised), "--junitxml", "junit.xml", check=1)
+def test_an_outcome_other_than_a_skip_is_a_failed_row(foreign: Foreign) -> None:
+    raised = {"xfail": "XFailed", "fail": "Failed", "exit": "Exit"}
+    places = {"unsupported": UNSUPPORTED, "build": BUILD, "call": CALL}
+    named = {f"{outcome}_in_{place}": outcome for outcome in raised for place in places}
+    for name, outcome in named.items():
+        foreign.write(f"kernels/{name}.py", ending(places[name.rpartition("_")[2]], f"pytest.{outcome}('enough')"))
+    foreign.run(*VERIFY, *only(*named), "--junitxml", "junit.xml", check=1)
     results, in_junit = rows(foreign), outcomes_in_junit(foreign)
-    for name, error in raised.items():
+    for name, outcome in named.items():
         row = results["fixed", name]
         assert row["status"] == "failed"
-        assert f"expected a result or Unsupported, got {error} at {name}.py:" in row["reason"]
+        assert f"expected a result or Unsupported, got {raised[outcome]} at {name}.py:" in row["reason"]
         assert in_junit[f"test_fixed_case[{name}-{samples.CASE}]"] == "failure"
 
 
-def test_a_baseline_that_skips_leaves_its_candidates_rows(foreign: Foreign) -> None:
-    for place, call in ((BUILD, IMPORT), (CALL, "pytest.xfail('never')")):
-        foreign.write("kernels/mine.py", ending(place, call))
-        options = ["--ecornn-bench", "--ecornn-implementations", "kernels", "--ecornn-baseline", "mine", *QUICK]
-        foreign.run(*options, "--ecornn-only", "sequential", "--ecornn-case", samples.CASE, check=0)
-        row = rows(foreign)["benchmark", "sequential"]
-        assert row["timing"]["time_us"] > 0
-        assert "not compared with mine: " in row["notes"]
-    assert "it raised XFailed" in row["notes"]
+def test_baselines_that_skip_or_raise_leave_their_candidates_rows(foreign: Foreign) -> None:
+    ends = {
+        "skips": (BUILD, IMPORT, ""),
+        "gives_up": (CALL, "pytest.xfail('never')", "it raised XFailed"),
+        "raises": (CALL, "raise RuntimeError('worn out')", "it raised RuntimeError"),
+    }
+    baselines = [argument for name in ends for argument in ("--ecornn-baseline", name)]
+    for name, (place, call, _) in ends.items():
+        foreign.write(f"kernels/{name}.py", ending(place, call))
+    options = ["--ecornn-implementations", "kernels", *baselines, *only("sequential"), "--ecornn-case", samples.CASE]
+    foreign.run("--ecornn-bench", *options, *QUICK, check=0)
+    row = rows(foreign)["benchmark", "sequential"]
+    assert row["timing"]["time_us"] > 0
+    for name, (_, _, words) in ends.items():
+        assert f"not compared with {name}: {words}" in row["notes"]
 
 
 def test_a_skip_from_outside_a_row_is_a_row_and_a_failure_where_required(foreign: Foreign) -> None:

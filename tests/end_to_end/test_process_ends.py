@@ -15,8 +15,9 @@ OTHER_CASE = "lstm-T5-B3-H8-float32"
     [
         ("import sys; sys.exit(3)", "SystemExit: 3"),
         ("raise KeyboardInterrupt", "RaisedInterrupt: code raised KeyboardInterrupt, and nobody pressed Ctrl-C"),
+        ("raise RuntimeError('r\\x1b[31m')", r"RuntimeError: r\x1b[31m"),
     ],
-    ids=["exit", "interrupt"],
+    ids=["exit", "interrupt", "an error with escapes"],
 )
 def test_what_ends_an_import_is_an_error_of_one_line_with_the_file(foreign: Foreign, line: str, raised: str) -> None:
     mine = foreign.write("mine.py", f"{line}\n{samples.RIGHT}")
@@ -24,6 +25,7 @@ def test_what_ends_an_import_is_an_error_of_one_line_with_the_file(foreign: Fore
     (error,) = (text for text in done.stderr.splitlines() if text.strip())
     assert error.startswith(f"ERROR: {mine}: importing it raised {raised}")
     assert "mend the module" in error
+    assert "\x1b" not in error
 
 
 def only_on_case(line: str) -> str:

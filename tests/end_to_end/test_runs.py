@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -17,21 +18,15 @@ import pytest
 from pytest_ecornn.results.journal import read
 from tests.helpers import samples
 from tests.helpers.foreign import BRIEFLY, QUICK, Foreign, environment, only
+from tests.helpers.reporting.outputs import csv_of
 
 CASE = ("--ecornn-case", samples.CASE)
 MINE = ("--ecornn-implementations", "mine.py", "--ecornn-only", "mine")
 
 
-def again(reason: str) -> str:
-    """The command that a failure ends with."""
-    command = re.search(r"again: pytest (.*)", reason)
-    assert command is not None
-    return command[1]
-
-
 def case_of(reason: str) -> tuple[str, str]:
     """The options that name the case of the command that a failure ends with."""
-    case = re.search(r'--ecornn-case "([^"]*)"', again(reason))
+    case = re.search(r'again: pytest .*?--ecornn-case "([^"]*)"', reason)
     assert case is not None
     return "--ecornn-case", case[1]
 
@@ -45,10 +40,10 @@ def test_without_a_flag_the_plugin_imports_nothing(foreign: Foreign) -> None:
     foreign.run("-q", check=0, fresh=True)
 
 
-def test_the_right_one_gets_rows_and_the_wrong_one_is_not_timed(foreign: Foreign) -> None:
+def test_the_right_one_has_times_and_an_answer_in_every_output_and_the_wrong_one_is_not_timed(foreign: Foreign) -> None:
     right, wrong = foreign.write("right.py", samples.RIGHT), foreign.write("wrong.py", samples.WRONG)
     paths = ["--ecornn-implementations", str(right), "--ecornn-implementations", str(wrong)]
-    done = foreign.run("--ecornn-bench", *paths, *CASE, *BRIEFLY, check=1)
+    done = foreign.run("--ecornn-bench", *paths, *CASE, *BRIEFLY, "--junitxml", "junit.xml", check=1)
     rows = foreign.rows()
     assert rows[f"right-{samples.CASE}"]["timing"]["time_us"] > 0
     assert rows[f"right-{samples.CASE}"]["timing"]["against"][0]["baseline"] == "torch_cpu"
@@ -60,6 +55,18 @@ def test_the_right_one_gets_rows_and_the_wrong_one_is_not_timed(foreign: Foreign
     markdown = (foreign.path / "reports/local/report.md").read_text()
     assert "wrong" in markdown
     assert "torch.nn has no" not in markdown
+    in_junit = foreign.junit()[f"test_benchmark[sequential-{samples.CASE}]"].iter("property")
+    properties = {one.get("name"): one.get("value") or "" for one in in_junit}
+    assert float(properties["ecornn_time_us"]) > 0
+    assert "[" in properties["ecornn_ratio_to_torch_cpu"]
+    assert csv_of(foreign.path / "reports/local")[0]["time_us"]
+    (line,) = re.findall(rf"^\| {samples.CASE} \| (.*) \|$", markdown.partition("How sure this is:")[0], re.M)
+    answer = unescape(re.sub(r"\*\*|\\|\|", "", line))
+    shown = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert " ".join([samples.CASE, *answer.split()]) in shown
+    assert any(line.startswith("1 case: 1 ") for line in shown)
+    assert any(line.startswith("confidence of intervals: 99% of a time") for line in shown)
+    assert "budget: 0.1 s a row, at least 8 pairs" in shown
 
 
 def test_a_broken_property_fails_by_itself_and_its_command_fails_again(foreign: Foreign) -> None:
@@ -71,35 +78,6 @@ def test_a_broken_property_fails_by_itself_and_its_command_fails_again(foreign: 
     assert "globals_unchanged is broken: settings that the whole process shares are left as they were" in row["reason"]
     for kind, status in (("properties", 1), ("fixed", 0)):
         foreign.run("--ecornn-verify", *MINE, *case_of(row["reason"]), "-k", kind, check=status)
-
-
-def test_a_drawn_failure_prints_one_line_that_fails_again(foreign: Foreign) -> None:
-    foreign.write("mine.py", samples.WRONG)
-    options = ["--ecornn-profile", "quick", *QUICK, "-k", "drawn and lstm-float32"]
-    done = foreign.run("--ecornn-verify", *MINE, *options, check=1)
-    assert "1 failed" in foreign.run("--ecornn-verify", *MINE, *case_of(done.stdout), check=1).stdout
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (samples.RAISES, "expected a result or Unsupported, got RuntimeError at mine.py"),
-        (samples.WRONG_SHAPE, "expected a tensor of shape [6, 3, 8], float32, on cpu; got shape [5, 3, 8]"),
-        (samples.WRONG_DTYPE, "got shape [6, 3, 8], float64"),
-        (samples.NOT_FINITE, "expected"),
-        (samples.NO_STATE, "expected the tuple (output, final_state)"),
-        (samples.REMEMBERS, "a timed call returned a wrong result"),
-    ],
-    ids=["raises", "wrong shape", "wrong dtype", "not finite", "no state", "remembers its result"],
-)
-def test_a_broken_implementation_is_a_failed_row_and_the_run_goes_on(foreign: Foreign, text: str, expected: str) -> None:
-    foreign.write("mine.py", text)
-    foreign.run("--ecornn-bench", *MINE[:2], *CASE, *QUICK, check=1)
-    rows = foreign.rows()
-    assert rows[f"mine-{samples.CASE}"]["status"] == "failed"
-    assert expected in rows[f"mine-{samples.CASE}"]["reason"]
-    assert rows[f"sequential-{samples.CASE}"]["status"] == "passed"
-    assert rows[f"torch_cpu-{samples.CASE}"]["timing"]["against"] == []
 
 
 def test_a_row_below_its_floor_is_invalid(foreign: Foreign) -> None:
@@ -131,32 +109,23 @@ def test_a_row_below_its_floor_is_invalid(foreign: Foreign) -> None:
         (["--ecornn-device", "tpu"], "unknown device 'tpu'"),
         (["--ecornn-budget", "-1"], "--ecornn-budget must be a number of seconds over 0"),
         (["--ecornn-implementations", "absent.py"], "absent.py: no such file or folder"),
+        (["--ecornn-report", "file/report", *CASE], "cannot be written"),
+        (["--ecornn-resume", *CASE], "journal.jsonl, line 2: expected a JSON object"),
+        (["--ecornn-report", ""], "--ecornn-report: expected a path, got an empty one"),
+        (["--ecornn-state-dict", ""], "--ecornn-state-dict: expected a path, got an empty one"),
+        (["--ecornn-compare", ""], "--ecornn-compare: expected a path, got an empty one"),
+        (["--ecornn-implementations", ""], "--ecornn-implementations: expected a path, got an empty one"),
     ],
 )
-def test_what_does_not_exist_is_a_usage_error_of_one_line(foreign: Foreign, arguments: list[str], message: str) -> None:
+def test_what_cannot_be_used_is_a_usage_error_of_one_line_and_an_earlier_journal_is_kept(
+    foreign: Foreign, arguments: list[str], message: str
+) -> None:
+    foreign.write("file", "")
+    journal = foreign.write("reports/local/journal.jsonl", '{"schema_version": 1}\nnot json\n')
     done = foreign.run_here("--ecornn-bench", *arguments, check=4)
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("ERROR"))
     assert message in line
-
-
-def test_a_report_directory_that_cannot_be_written_is_a_usage_error(foreign: Foreign) -> None:
-    foreign.write("file", "")
-    done = foreign.run("--ecornn-bench", "--ecornn-report", "file/report", "--ecornn-case", samples.CASE, check=4)
-    assert "cannot be written" in done.stderr
-
-
-def test_a_malformed_journal_is_a_usage_error_and_is_kept(foreign: Foreign) -> None:
-    journal = foreign.write("reports/local/journal.jsonl", '{"schema_version": 1}\nnot json\n')
-    done = foreign.run_here("--ecornn-bench", "--ecornn-resume", *CASE, check=4)
-    assert "journal.jsonl, line 2: expected a JSON object" in done.stderr
     assert "not json" in journal.read_text()
-
-
-def test_a_required_skip_is_a_failure(foreign: Foreign) -> None:
-    done = foreign.run("--ecornn-verify", "--ecornn-require", "scan_cpu", *CASE, check=1)
-    named = f'--ecornn-verify --ecornn-only scan_cpu --ecornn-case "{samples.CASE}" --ecornn-require'
-    assert again(done.stdout).startswith(named)
-    assert "scan_cpu is required, but skipped" in done.stdout
 
 
 def test_only_is_exact(foreign: Foreign) -> None:
@@ -172,14 +141,6 @@ def test_a_missing_gpu_is_a_reasoned_skip(foreign: Foreign) -> None:
         pytest.skip("there is a GPU")
     foreign.run("--ecornn-bench", "--ecornn-device", "cuda", "--ecornn-cases", "smoke", "-k", "sequential and rnn", check=0)
     assert {row["reason"] for row in foreign.rows().values()} == {"no CUDA device on this machine"}
-
-
-def test_junit_xml_carries_the_figures(foreign: Foreign) -> None:
-    foreign.run("--ecornn-bench", *CASE, "--junitxml", "junit.xml", *QUICK, check=0)
-    case = foreign.junit()[f"test_benchmark[sequential-{samples.CASE}]"]
-    properties = {one.get("name"): one.get("value") or "" for one in case.iter("property")}
-    assert float(properties["ecornn_time_us"]) > 0
-    assert "[" in properties["ecornn_ratio_to_torch_cpu"]
 
 
 TWO_CASES = ("--ecornn-case", samples.CASE, "--ecornn-case", "mingru-T20-B2-H16-float32-projected")
@@ -234,17 +195,6 @@ def test_a_killed_run_resumes_and_repeats_no_finished_row(foreign: Foreign) -> N
     assert len(after) == 25  # with as many of properties, and the control
     assert all(after[key] == row for key, row in before.items())
     assert "25 rows" in done.stdout
-
-
-def test_a_resumed_failure_fails_again_without_being_run_and_a_changed_implementation_is_not_resumed(foreign: Foreign) -> None:
-    foreign.write("mine.py", samples.WRONG)
-    arguments = ["--ecornn-bench", *MINE[:2], *CASE, *QUICK]
-    foreign.run(*arguments, check=1)
-    before = foreign.rows()
-    foreign.run(*arguments, "--ecornn-resume", check=1)
-    assert foreign.rows() == before
-    foreign.write("mine.py", samples.RIGHT)
-    assert "mine has changed" in foreign.run_here(*arguments, "--ecornn-resume", check=4).stderr
 
 
 def test_a_cell_comes_by_the_hook_as_its_documentation_shows(foreign: Foreign) -> None:
@@ -321,11 +271,3 @@ def test_drawn_refusals_of_build_are_counted_and_do_not_hide_the_rest(foreign: F
     foreign.run("--ecornn-verify", *MINE, "--ecornn-profile", "quick", "-k", "drawn and mine-lstm-float32", check=0)
     (row,) = foreign.rows().values()
     assert (row["status"], row["refused"] > 0, row["examples"] > 0) == ("passed", True, True)
-
-
-def test_a_baseline_that_raises_is_named_and_not_blamed_on_the_candidate(foreign: Foreign) -> None:
-    foreign.write("mine.py", samples.RAISES)
-    options = [*MINE[:2], "--ecornn-baseline", "mine", "--ecornn-only", "sequential"]
-    foreign.run("--ecornn-bench", *options, *CASE, *QUICK, check=0)
-    row = foreign.rows()[f"sequential-{samples.CASE}"]
-    assert "not compared with mine: it raised RuntimeError" in row["notes"]

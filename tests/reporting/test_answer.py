@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,6 @@ from pytest_ecornn import reporting
 from pytest_ecornn.reporting import answer_table, comparison_tables, standing
 from pytest_ecornn.reporting.answer import Answer, answers, of_case
 from pytest_ecornn.results.rows import Row, Timing
-from tests.helpers import samples
-from tests.helpers.foreign import QUICK, Foreign, only
 from tests.helpers.reporting.outputs import csv_of, printed
 from tests.helpers.reporting_samples import CASES, drawn, row, sample_rows, sample_run, timing
 
@@ -214,22 +211,6 @@ def test_a_stored_report_is_rendered_anew(tmp_path: Path, capsys: pytest.Capture
     assert (set(tmp_path.iterdir()), (tmp_path / "report.md").read_text()) == (names, before)
     assert main([str(tmp_path / "absent")]) == 1
     assert "report.json: cannot be read" in capsys.readouterr().err
-
-
-def test_a_run_shows_the_same_answer_on_the_terminal_and_in_its_report(foreign: Foreign) -> None:
-    mine = foreign.write("mine.py", samples.RIGHT)
-    named = only("mine", "torch_cpu", "sequential")
-    options = ["--ecornn-implementations", str(mine), *named, "--ecornn-case", samples.CASE]
-    done = foreign.run("--ecornn-bench", *options, *QUICK, check=0)
-    markdown = (foreign.path / "reports/local/report.md").read_text()
-    (line,) = re.findall(rf"^\| {samples.CASE} \| (.*) \|$", markdown.partition("How sure this is:")[0], re.M)
-    expected = " ".join(unescape(re.sub(r"\*\*|\\|\|", "", line)).split())
-    shown = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert f"{samples.CASE} {expected}" in shown
-    assert any(line.startswith("1 case: 1 ") for line in shown)
-    assert any(line.startswith("confidence of intervals: 99% of a time") for line in shown)
-    assert "budget: 0.1 s a row, at least 8 pairs" in shown
-    assert csv_of(foreign.path / "reports/local")[0]["time_us"]
 
 
 def test_what_chose_another_is_no_rival_of_it() -> None:

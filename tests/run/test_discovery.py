@@ -34,24 +34,20 @@ def write(folder: Path, name: str, text: str = GOOD) -> Path:
     return path
 
 
-def test_own_implementations_are_found_by_listing_the_folder() -> None:
-    found = discover([])
-    assert {"sequential", "scan_cpu", "torch_cpu"} <= found.keys()
-    assert all(one.is_own for one in found.values())
-    assert "_stack" not in found
-
-
-def test_a_file_adds_an_implementation_named_after_it(tmp_path: Path) -> None:
-    found = discover([write(tmp_path, "my_scan.py")])
+def test_a_file_adds_an_implementation_named_after_it_once(tmp_path: Path) -> None:
+    path = write(tmp_path, "my_scan.py")
+    found = discover([path, path])
     assert found["my_scan"].cls.__name__ == "Mine"
     assert not found["my_scan"].is_own
 
 
-def test_a_folder_adds_each_file_but_shared_code_and_tests(tmp_path: Path) -> None:
+def test_a_folder_adds_each_file_but_shared_code_tests_and_an_editors_lock(tmp_path: Path) -> None:
     write(tmp_path, "first.py", "from ._shared import Cost, Implementation\n" + GOOD.replace("from pytest_ecornn import", "# "))
     write(tmp_path, "_shared.py", "from pytest_ecornn import Cost, Implementation\n")
     write(tmp_path, "conftest.py", "raise RuntimeError\n")
     write(tmp_path, "test_it.py", "raise RuntimeError\n")
+    (tmp_path / ".#first.py").symlink_to("user@host.1234:56")  # Emacs's lock
+    (tmp_path / "folder.py").mkdir()
     assert "first" in discover([tmp_path])
 
 
@@ -116,10 +112,11 @@ def test_a_checksum_is_of_a_package_and_of_what_is_shared(tmp_path: Path) -> Non
     assert len(seen) == 6
 
 
-HELPER, TWO, SYNTAX = "class Helper:\n    pass\n", GOOD + GOOD.replace("Mine", "Other"), "class ("
+EMPTY, HELPER, TWO, SYNTAX = "", "class Helper:\n    pass\n", GOOD + GOOD.replace("Mine", "Other"), "class ("
 SKIPS = "import pytest\npytest.skip('no\\nGPU', allow_module_level=True)"
 # Text of a module or a package, and what is said of it behind its file.
 BAD = {
+    EMPTY: r"expected exactly one subclass of pytest_ecornn\.Implementation, found none",
     HELPER: r"expected exactly one subclass of pytest_ecornn\.Implementation, found none",
     TWO: r"expected exactly one .* found Mine, Other",
     GOOD.replace("def cost", "def price"): "class Mine lacks cost",
@@ -153,19 +150,13 @@ def test_a_bad_package_is_an_error_that_names_its_file(tmp_path: Path, text: str
 @pytest.mark.parametrize(
     ("file", "path", "message"),
     [
-        ("bad.py", "bad.py", r"bad\.py: expected exactly one subclass of pytest_ecornn\.Implementation, found none"),
         ("sequential.py", "sequential.py", r"two implementations are named 'sequential': .*implementations.*rename"),
         ("other.py", "absent.py", "no such file or folder"),
         ("empty/_hidden.py", "empty", "holds no implementation"),
     ],
-    ids=["an empty file", "a taken name", "a missing path", "an empty folder"],
+    ids=["a taken name", "a missing path", "an empty folder"],
 )
 def test_a_path_that_adds_no_implementation_is_an_error(tmp_path: Path, file: str, path: str, message: str) -> None:
     write(tmp_path, file, GOOD if file == "sequential.py" else "")
     with pytest.raises(DiscoveryError, match=message):
         discover([tmp_path / path])
-
-
-def test_the_same_path_given_twice_counts_once(tmp_path: Path) -> None:
-    path = write(tmp_path, "twice.py")
-    assert "twice" in discover([path, path])

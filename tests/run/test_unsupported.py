@@ -67,7 +67,8 @@ def test_a_required_implementation_fails_for_what_it_does_not_support(foreign: F
     assert f"scan_cpu: 2 of 4 rows unsupported: {reason}" in done.stdout
     assert "1 failed, 2 passed" in done.stdout
     assert f"failed: scan_cpu {samples.CASE} (fixed) and 1 other row" in done.stdout
-    assert re.search(r"^again: pytest --ecornn-verify --ecornn-only scan_cpu .*--ecornn-require scan_cpu", done.stdout, re.M)
+    command = rf'^again: pytest --ecornn-verify --ecornn-only scan_cpu --ecornn-case "{samples.CASE}" --ecornn-require scan_cpu'
+    assert re.search(command, done.stdout, re.M)
     (failure,) = foreign.junit()["test_unsupported[scan_cpu]"].iter("failure")
     assert reason in str(failure.get("message"))
     assert Counter((row["kind"], row["status"]) for row in foreign.report()["rows"]) == {
