@@ -43,8 +43,11 @@ class Doubling:
 
 def test_the_same_again_writes_the_same_without_simulation() -> None:
     launch = Doubling()
-    for _ in range(3):
-        x, y = torch.arange(4.0), torch.zeros(4)  # at other addresses
+    for start in (0, 16, 48):  # of 64 bytes: a CPU's memory begins at some multiple of 16
+        x, y = (torch.frombuffer(bytearray(128), dtype=torch.uint8) for _ in range(2))
+        x, y = (memory[(start - memory.data_ptr()) % 64 :][:16].numpy() for memory in (x, y))
+        x, y = (torch.from_numpy(memory).view(torch.float32) for memory in (x, y))
+        x.copy_(torch.arange(4.0))
         assert launch(x, y, outcome=2) == 2
         assert y.tolist() == [0, 2, 4, 6]
     assert launch.simulated == 1
