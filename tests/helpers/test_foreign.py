@@ -57,9 +57,13 @@ def test_the_process_is_as_it_was_before(foreign: Foreign, status: int) -> None:
     assert state(foreign.path) == before
 
 
-def said(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """Without seconds and times of day, and the name that the program has in its usage."""
-    return [re.sub(r" in \d.*s\b|_\d{8}_\d{6}|^usage: .*", "", text, flags=re.M) for text in (done.stdout, done.stderr)]
+def said(done: subprocess.CompletedProcess[str]) -> list[list[str]]:
+    """Sorted lines, as plugins come in another order where pytest is `python -m pytest`.
+
+    Without seconds and times of day, and the name that the program has in its usage.
+    """
+    texts = (re.sub(r" in \d.*s\b|_\d{8}_\d{6}|^usage: .*", "", text, flags=re.M) for text in (done.stdout, done.stderr))
+    return [sorted(text.splitlines()) for text in texts]
 
 
 @pytest.mark.parametrize(
