@@ -41,13 +41,17 @@ class Doubling:
         return launch_memo.launch((settings,), TYPES, [x.data_ptr(), y.data_ptr(), count], simulate)
 
 
+def zeros_at(start: int) -> torch.Tensor:
+    """[4], whose memory starts at that place of 64 bytes."""
+    buffer = bytearray(128)
+    offset = (start - torch.frombuffer(buffer, dtype=torch.uint8).data_ptr()) % 64
+    return torch.frombuffer(buffer, dtype=torch.float32, count=4, offset=offset)
+
+
 def test_the_same_again_writes_the_same_without_simulation() -> None:
     launch = Doubling()
     for start in (0, 16, 48):  # of 64 bytes: a CPU's memory begins at some multiple of 16
-        x, y = (torch.frombuffer(bytearray(128), dtype=torch.uint8) for _ in range(2))
-        x, y = (memory[(start - memory.data_ptr()) % 64 :][:16].numpy() for memory in (x, y))
-        x, y = (torch.from_numpy(memory).view(torch.float32) for memory in (x, y))
-        x.copy_(torch.arange(4.0))
+        x, y = zeros_at(start).copy_(torch.arange(4.0)), zeros_at(start)
         assert launch(x, y, outcome=2) == 2
         assert y.tolist() == [0, 2, 4, 6]
     assert launch.simulated == 1

@@ -55,11 +55,9 @@ class _AroundCase(CheckItem):
         """The command that draws the cases once more, or repeats one of them."""
         if case or self.is_fixed:
             return super().rerun(case, False, earlier)
-        name, extra = (
-            self.found.name,
-            f"{self.session.locator_options(self.found, False)} --ecornn-profile {self.session.options.profile}",
-        )
-        extra += f" --ecornn-device {self.case.device}" if self.case.device != "cpu" else ""
+        name, device = self.found.name, self.case.device
+        extra = f"{self.session.locator_options(self.found, False)} --ecornn-profile {self.session.options.profile}"
+        extra += f" --ecornn-device {device}" if device != "cpu" else ""
         return f"pytest --ecornn-verify --ecornn-only {name} -k {shlex.quote(f'{self.test} and {name}-{self._label}')}{extra}"
 
     @contextmanager

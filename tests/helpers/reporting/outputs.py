@@ -11,8 +11,6 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from pytest_ecornn.__main__ import main
-
 Said = Callable[..., str]
 
 
@@ -58,6 +56,7 @@ def printed(table: Table, width: int) -> str:
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]) -> Said:
     """Runs `python -m pytest_ecornn`: what a command writes that ends with this status, as errors where it is not 0."""
+    from pytest_ecornn.__main__ import main  # here, as tests/conftest.py has this fixture for processes that run no command
 
     def of_command(*arguments: object, status: int = 0) -> str:
         assert main(list(map(str, arguments))) == status
