@@ -31,8 +31,7 @@ class BiasGradients:
     """
 
     def __init__(self, rows: int, columns: int, hidden: int, dtype: torch.dtype, device: torch.device, directions: int = 1):
-        vector = _VECTOR_BYTES // dtype.itemsize
-        values = 1 if columns % vector or hidden % vector else vector
+        values = values_of(dtype, columns, hidden)
         clusters = directions * ceil((columns + hidden) / (_LANES * values))
         launch = Launch(clusters * _BLOCKS, _THREADS, shared_bytes(values))
         kernel = make_kernel(values, dtype, device)
@@ -46,6 +45,12 @@ class BiasGradients:
         return of_ih, of_hh
 
 
+def values_of(dtype: torch.dtype, *widths: int) -> int:
+    """Columns that a thread reads at once: 16 bytes of them where all rows are multiples of that, else one."""
+    vector = _VECTOR_BYTES // dtype.itemsize
+    return 1 if any(width % vector for width in widths) else vector
+
+
 def shared_bytes(values: int) -> int:
     """Shared memory of a block whose threads have that many columns each."""
     return 4 * (_THREADS // _LANES + 1) * _LANES * values
@@ -54,7 +59,9 @@ def shared_bytes(values: int) -> int:
 @lru_cache(maxsize=256)
 def make_kernel(values: int, dtype: torch.dtype, device: torch.device) -> Kernel:
     arguments: dict[str, type[int] | type[np.int64]] = {**dict.fromkeys(_ADDRESSES, np.int64), **dict.fromkeys(_SIZES, int)}
-    return Kernel(_SOURCE, "bias_gradients", macros(values, dtype), arguments, device, shared_bytes(values), cluster=_BLOCKS)
+    return Kernel(
+        _SOURCE, "bias_gradients", macros(values, dtype), arguments, device, shared_bytes(values), cluster=_BLOCKS, is_lazy=True
+    )
 
 
 def macros(values: int, dtype: torch.dtype) -> tuple[tuple[str, str], ...]:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import threading
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,6 +41,19 @@ class Compiled:
 
     path: Path
     log: str
+
+
+class KernelCode(NamedTuple):
+    """A `.cu`, the macros it is compiled with, and the compute capability it is compiled for."""
+
+    source: Path
+    macros: tuple[tuple[str, str], ...]
+    capability: tuple[int, int]
+
+    @property
+    def path(self) -> Path:
+        """The file of its machine code in the cache folder, whether it exists or not."""
+        return cache_dir() / f"{self.source.stem}-{_digest(*self)}.cubin"
 
 
 @cache
@@ -77,7 +94,7 @@ def with_index(name: str) -> torch.device:
 
 def compile_source(source: Path, macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> Compiled:
     """Compiles a `.cu` for one compute capability, unless it is cached. Raises CompilationError."""
-    path = cache_dir() / f"{source.stem}-{_digest(source, macros, capability)}.cubin"
+    path = KernelCode(source, macros, capability).path
     if path.exists():
         return Compiled(path, "")
     code, log = _run_nvrtc(source, _options(source, macros, capability))
@@ -90,7 +107,7 @@ def compile_source(source: Path, macros: tuple[tuple[str, str], ...], capability
 def _written(path: Path, code: bytes) -> Path:
     """Writes the code to the path and returns that. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}")
+    partial = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     partial.write_bytes(code)
     return partial.replace(path)
 
@@ -116,11 +133,17 @@ def _options(source: Path, macros: tuple[tuple[str, str], ...], capability: tupl
 
 
 def _digest(source: Path, macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> str:
-    found = hashlib.sha256(repr((macros, capability, _nvrtc_version())).encode())
+    digest = hashlib.sha256(repr((macros, capability, _nvrtc_version())).encode())
     own = chain.from_iterable(sorted(folder.glob("*.cuh")) for folder in include_folders(source)[1:])
     for file in (source, Path(__file__), *sorted(HEADERS.rglob("*.cuh")), *own):
-        found.update(file.read_bytes())
-    return found.hexdigest()[:24]
+        stat = file.stat()
+        digest.update(_file_digest(file, stat.st_mtime_ns, stat.st_size))
+    return digest.hexdigest()[:24]
+
+
+@lru_cache(maxsize=1024)
+def _file_digest(file: Path, modified_ns: int, size: int) -> bytes:
+    return hashlib.sha256(file.read_bytes()).digest()
 
 
 @cache
@@ -149,3 +172,69 @@ def _whole_elf(code: bytes) -> bytes:
     """The ELF file up to the end of its program headers: CuPy drops the last byte of a cubin, a zero, as that of a string."""
     (offset,), (size, count) = struct.unpack_from("<Q", code, 0x20), struct.unpack_from("<HH", code, 0x36)
     return code.ljust(offset + size * count, b"\0")
+
+
+class CompileThreads:
+    """Threads that compile kernels into the cache folder beside the caller, and end when nothing is left to compile.
+
+    NVRTC needs neither the device nor Python's lock, so a CUDA graph may be captured meanwhile.
+    """
+
+    def __init__(self, threads: int):
+        self._max_threads, self._running = threads, 0
+        self._queue: deque[KernelCode] = deque()
+        self._unfinished: set[KernelCode] = set()
+        self._changed = threading.Condition()
+
+    def compile(self, codes: Iterable[KernelCode]) -> None:
+        """Compiles kernels at once. Returns when all are finished, whether they could be compiled or not."""
+        codes = [*codes]
+        self.add(codes)
+        self.wait(codes)
+
+    def add(self, codes: Iterable[KernelCode]) -> None:
+        """Begins to compile what the cache folder lacks."""
+        missing = [code for code in dict.fromkeys(codes) if code not in self._unfinished and not code.path.exists()]
+        with self._changed:
+            self._queue.extend(missing)
+            self._unfinished.update(missing)
+            starting = min(self._max_threads - self._running, len(self._queue))
+            self._running += starting
+        for _ in range(starting):
+            threading.Thread(target=self._run, name="pytest_ecornn compile").start()
+
+    def is_compiling(self, codes: Iterable[KernelCode]) -> bool:
+        """Whether some of them are not finished."""
+        return not self._unfinished.isdisjoint(codes)
+
+    def wait(self, codes: Iterable[KernelCode]) -> None:
+        """Returns when none of them is being compiled."""
+        awaited = set(codes)
+        with self._changed:
+            self._changed.wait_for(lambda: self._unfinished.isdisjoint(awaited))
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._queue or not threading.main_thread().is_alive():  # the process ends: it waits for one at most
+                    self._running -= 1
+                    self._unfinished.difference_update(self._queue)
+                    self._queue.clear()
+                    self._changed.notify_all()
+                    return
+                code = self._queue.popleft()
+            with suppress(Exception):  # the call that launches the kernel compiles it again, and raises
+                compile_source(*code)
+            with self._changed:
+                self._unfinished.discard(code)
+                self._changed.notify_all()
+
+
+def compile_threads() -> CompileThreads:
+    """The threads of this process: as many as half the cores, at most eight."""
+    return _threads_of(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _threads_of(process: int) -> CompileThreads:  # a forked process has no threads of its parent
+    return CompileThreads(max(1, min(8, (os.cpu_count() or 1) // 2)))

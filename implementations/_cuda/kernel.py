@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations._cuda.compile import compile_source
+from pytest_ecornn.implementations._cuda.compile import KernelCode, compile_source
 from pytest_ecornn.implementations._cuda.launch import (
     INT32,
     INT64,
@@ -87,6 +87,7 @@ class Kernel:
     for those of 64.
     `shared_bytes`: the most dynamic shared memory that a block will have. `is_cooperative`: all blocks of a launch run at once.
     `cluster`: blocks in each of its clusters, which the source says as well; more than 8 not every device has.
+    `is_lazy`: compiled and loaded by the first launch, not now.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Kernel:
         shared_bytes: int = 0,
         is_cooperative: bool = False,
         cluster: int = 1,
+        is_lazy: bool = False,
     ):
         self._name, self._arguments = f"{source.stem}.{name}", dict(arguments)
         self._device, self._index = device, device.index
@@ -108,7 +110,19 @@ class Kernel:
         numbered = list(enumerate(arguments.items()))
         self._arrays = [(i, name, one) for i, (name, one) in numbered if isinstance(one, TensorArg)]
         self._integers = [(i, name) for i, (name, one) in numbered if not isinstance(one, TensorArg)]
-        self._launch = self._load(source, name, (*macros, ("PARAMS_BYTES", str(params_struct(self._types).size))))
+        self._function = name
+        self._source, self._macros = source, (*macros, ("PARAMS_BYTES", str(params_struct(self._types).size)))
+        if not is_lazy:
+            _ = self._launch
+
+    @property
+    def code(self) -> KernelCode:
+        """What the kernel is compiled from."""
+        return KernelCode(self._source, self._macros, torch.cuda.get_device_capability(self._device))
+
+    @cached_property
+    def _launch(self) -> Any:
+        return self._load(self._source, self._function, self._macros)
 
     def __call__(self, launch: Launch, **values: Tensor | int | None) -> None:
         """Launches the kernel. Raises ValueError for an argument that is missing, unknown or not as the kernel expects."""

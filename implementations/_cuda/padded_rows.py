@@ -105,7 +105,7 @@ def make_kernel(dtype: torch.dtype, device: torch.device) -> Kernel:
     for number in range(_MATRICES):
         arguments |= dict.fromkeys(_names((*_ADDRESSES, "stride"), number), np.int64)
         arguments |= dict.fromkeys(_names(_SIZES, number), int)
-    return Kernel(_SOURCE, "pad_rows", macros(dtype), arguments, device)
+    return Kernel(_SOURCE, "pad_rows", macros(dtype), arguments, device, is_lazy=True)
 
 
 def macros(dtype: torch.dtype) -> tuple[tuple[str, str], ...]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pytest_ecornn.implementations._cuda.bias_gradients import values_of
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory, address
@@ -49,10 +50,9 @@ class ParameterGradients:
     ):  # fmt: skip
         launch = Launch(_tiles(columns, hidden, width, directions) * _BLOCKS, _THREADS, _SHARED_BYTES)
         sizes = dict(zip(_SIZES, (rows, batch, columns, hidden, width, directions), strict=True))
-        vector = _VECTOR_BYTES // dtype.itemsize
-        has_vectors = not any(size % vector for size in (columns, hidden, width))
+        values = values_of(dtype, columns, hidden, width)
         self._by_elements = make_kernel(1, dtype, device).at(launch, _ADDRESSES, **sizes)
-        self._by_vectors = make_kernel(vector, dtype, device).at(launch, _ADDRESSES, **sizes) if has_vectors else None
+        self._by_vectors = make_kernel(values, dtype, device).at(launch, _ADDRESSES, **sizes) if values > 1 else None
         shapes = ((columns, width), (columns, hidden), (columns,), (columns,))
         leading = () if directions == 1 else (directions,)
         self._made = [EmptyFactory((*leading, *shape), dtype, device) for shape in shapes]
@@ -76,7 +76,9 @@ class ParameterGradients:
 @lru_cache(maxsize=256)
 def make_kernel(values: int, dtype: torch.dtype, device: torch.device) -> Kernel:
     arguments: dict[str, type[int] | type[np.int64]] = {**dict.fromkeys(_ADDRESSES, np.int64), **dict.fromkeys(_SIZES, int)}
-    return Kernel(_SOURCE, "parameter_gradients", macros(values, dtype), arguments, device, _SHARED_BYTES, cluster=_BLOCKS)
+    return Kernel(
+        _SOURCE, "parameter_gradients", macros(values, dtype), arguments, device, _SHARED_BYTES, cluster=_BLOCKS, is_lazy=True
+    )
 
 
 def macros(values: int, dtype: torch.dtype) -> tuple[tuple[str, str], ...]:

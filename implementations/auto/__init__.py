@@ -81,7 +81,7 @@ def layer_problem(case: Case) -> Problem:
     threads = torch.get_num_threads() if case.device == "cpu" else 0
     return Problem(
         case=case, x_grad=case.training, weight_grad=case.training, threads=threads,
-        deterministic=torch.are_deterministic_algorithms_enabled(),
+        deterministic=torch.are_deterministic_algorithms_enabled(), is_linear=candidates.is_linear(case),
     )  # fmt: skip
 
 

@@ -73,9 +73,14 @@ def make_choices(case: Case, weights: Weights) -> Choices:
     calls = {name: partial(make_call, implementations()[name], case, copies, device) for name in names if name not in pruned}
     candidates = [Candidate(name, call) for name, call in calls.items()]
     lengths: tuple[int, ...] = (case.steps,) if case.steps <= _MAX_SCAN_STEPS else (_MAX_SCAN_STEPS // 2, _MAX_SCAN_STEPS)
-    if case.cell in NN_CELLS:
+    if is_linear(case):
         lengths = probe_lengths(case.steps)
     return Choices(candidates, heuristic, lengths, pruned, captures=not case.ragged, runnable=runnable)
+
+
+def is_linear(case: Case) -> bool:
+    """Whether the candidates' times from T 5 on are linear in T."""
+    return case.cell in NN_CELLS and estimates.is_linear(case)
 
 
 def _is_short_scan(case: Case) -> bool:

@@ -25,6 +25,7 @@ _GEMM_FLOP_PER_US = {"float64": 30e6, "float32": 35e6, "tf32": 200e6, "float16":
 _TRAINING = 2.5  # a training step over a forward pass, of cuDNN
 _LAUNCH_US = 8.0
 _WORSE = 2.0  # a candidate estimated to take that many times as long is not compiled; none at 1.5 or more has won
+_MAX_PERSISTENT_HIDDEN = 1024  # of cuDNN's persistent algorithm, as torch takes it
 _CLEAR_WIN = 0.3  # estimates were up to 4.5 times too low beside 2.5 times too high: DeepBench in float32, H 2048 and 2560
 
 
@@ -49,6 +50,16 @@ def persistent_us(case: Case, device: torch.device) -> float | None:
         at_once = 1 if fits_both_directions(form, chip) else case.directions
         total += case.layers * (_LAUNCH_US + case.steps * at_once * estimated_us_with_queueing(form, chip))
     return total + input_product_us(case) * (3 if case.training else 1)
+
+
+def is_linear(case: Case) -> bool:
+    """Whether cuDNN's time is linear in T: it has one algorithm for all T and B.
+
+    In float16 torch takes cuDNN's persistent algorithm of one layer in one direction for some T and B (RNN.cpp).
+    """
+    sizes = case.input_size, case.hidden_size
+    may_persist = case.dtype == "float16" and case.layers == case.directions == 1 and not any(size % 128 for size in sizes)
+    return not may_persist or case.hidden_size > _MAX_PERSISTENT_HIDDEN
 
 
 def input_product_us(case: Case) -> float:

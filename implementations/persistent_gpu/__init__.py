@@ -23,7 +23,7 @@ from pytest_ecornn.implementations._common.recurrent_problem import (
     ProblemSize,
     values_per_step,
 )
-from pytest_ecornn.implementations._cuda.compile import skip_reason, with_index
+from pytest_ecornn.implementations._cuda.compile import compile_threads, skip_reason, with_index
 from pytest_ecornn.implementations._cuda.rows import index_overflow_reason
 from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
 from pytest_ecornn.reference.precision import tf32_refusal
@@ -40,10 +40,12 @@ class PersistentGpu(OwnKernels):
         return _does_not_fit_reason(case, device)
 
     def build(self, case: Case, weights: Weights) -> Layer:
-        from pytest_ecornn.implementations.persistent_gpu.describe import describe
+        from pytest_ecornn.implementations.persistent_gpu.describe import describe, kernel_codes
+        from pytest_ecornn.implementations.persistent_gpu.plan import plan_of_case
 
         device = with_index(case.device)
         self._notes = describe(case, device)
+        compile_threads().compile(kernel_codes(plan_of_case(case, device)))
         return make_layer(case, weights, device)
 
     def cost(self, case: Case) -> Cost:

@@ -177,7 +177,8 @@ def make_kernel(kind: KernelSpec, form: Form) -> Kernel:
     arguments = params(_fields(kind, form))
     name, macros_of = "persistent_backward" if kind.is_backward else "persistent_forward", macros(kind, form)
     source, shared_bytes = source_of(kind, form), shared_bytes_of(kind, form)
-    return Kernel(source, name, macros_of, arguments, kind.device, shared_bytes, form.is_grid, form.cluster_blocks)
+    grid, cluster = form.is_grid, form.cluster_blocks
+    return Kernel(source, name, macros_of, arguments, kind.device, shared_bytes, grid, cluster, is_lazy=True)
 
 
 @lru_cache(maxsize=4096)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pytest_ecornn.contract import Case, cells
 from pytest_ecornn.implementations._common.gradient_sizes import GradientSizes
 from pytest_ecornn.implementations._common.input_gemm import InputGemm
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, PARAMETERS
@@ -286,6 +287,17 @@ def get_plan(
     """How calls of those sizes and options run, kept from one call to the next. Raises ValueError as `make_rnn_shape` does."""
     kind = KernelSpec(dtype, device, how.tf32, saves_for_backward=keeps, lengths=lengths)
     return ExecutionPlan(make_rnn_shape(how, sizes, parameters, hidden), kind)
+
+
+def plan_of_case(case: Case, device: torch.device) -> ExecutionPlan:
+    """How calls of a case run on a device."""
+    options = RNNOptions(case.cell, case.batch_first, case.bidirectional, case.projected, case.precision == "tf32")
+    tracks, dtype = case.layers * case.directions, getattr(torch, case.dtype)
+    outer = (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
+    sizes = torch.Size((*outer, cells.x_width(case)))
+    return get_plan(
+        options, sizes, PER_PSEUDO_LAYER * tracks, case.hidden_size, dtype, device, case.training, case.ragged
+    )  # fmt: skip
 
 
 def check_tensor(name: str, found: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:

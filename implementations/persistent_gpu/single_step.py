@@ -98,7 +98,9 @@ def select_single_step(once: SingleStepConfig, device: Device) -> SingleStepConf
 def make_kernel(once: SingleStepConfig, kind: KernelSpec) -> Kernel:
     """The kernel of a form, which takes its arguments by name."""
     arguments = persistent_kernel.params((*_ADDRESSES, "output_sequence", "batch"))
-    return Kernel(_SOURCE, "persistent_once", once.macros(kind.dtype), arguments, kind.device, once.launch.shared_bytes)
+    return Kernel(
+        _SOURCE, "persistent_once", once.macros(kind.dtype), arguments, kind.device, once.launch.shared_bytes, is_lazy=True
+    )
 
 
 class OnceLaunch:
@@ -115,7 +117,8 @@ class OnceLaunch:
         self.form = select_single_step(once, Device.of(kind.device))
         self.width = self.form.width
         integers = {"output_sequence": output_sequence, "batch": batch}
-        self._run = make_kernel(self.form, kind).at(self.form.launch, _ADDRESSES, **integers)
+        self.kernel = make_kernel(self.form, kind)
+        self._run = self.kernel.at(self.form.launch, _ADDRESSES, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
         """Launches the kernel. addresses: of its arrays in its order, 0 for none."""

@@ -87,7 +87,9 @@ def get_wavefronts_of_layers(
 @lru_cache(maxsize=4096)
 def kernel_of(kind: KernelSpec, wave: WavefrontConfig) -> Kernel:
     arguments, macros = kernel.params(_fields(wave)), kernel.macros(kind, wave)
-    return Kernel(_SOURCE, "persistent_wave", macros, arguments, kind.device, wave.shared_bytes, cluster=wave.blocks)
+    return Kernel(
+        _SOURCE, "persistent_wave", macros, arguments, kind.device, wave.shared_bytes, cluster=wave.blocks, is_lazy=True
+    )
 
 
 def _fields(wave: WavefrontConfig) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 TIE = 1.03  # times apart by less go to the candidate that comes first
+CLEAR = 1.3  # times apart by more need no second sample
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,11 @@ class Timing:
 class Decision:
     """The winners of a problem.
 
-    source: measured, disk, frozen, ranks, forced, heuristic or only. reason: why it was not measured, or "". timings: of each
-    candidate that was timed. failures: why others were not. probe_ms: the cost of timing; compile_ms: of the candidates' first
-    calls, which includes compiling. is_stable: False where other work disturbed the timing, so that it is not stored.
+    source: measured, disk, frozen, ranks, neighbours, compiling, forced, heuristic or only. reason: why it was not measured, or
+    "". timings: of each candidate that was timed, at T steps. failures: why others were not. probe_ms: the cost of timing;
+    compile_ms: of the candidates' first calls, which includes compiling. is_stable: False where other work disturbed the
+    timing, so that it is not stored. lengths: T at which candidates were timed. samples: their timings there, of one that was
+    hopeless at the first length only that.
     """
 
     called: str
@@ -35,6 +38,8 @@ class Decision:
     probe_ms: float = 0.0
     compile_ms: float = 0.0
     is_stable: bool = True
+    lengths: tuple[int, ...] = ()
+    samples: Mapping[str, Sequence[Timing]] = field(default_factory=dict)
 
     @classmethod
     def untimed(cls, name: str, source: str, reason: str = "") -> Decision:
@@ -45,9 +50,9 @@ class Decision:
     def from_json(cls, fields: Mapping[str, Any], source: str) -> Decision:
         """Reads what `to_json` made. Raises ValueError for anything else."""
         try:
-            timings = {
-                name: Timing(float(one["called_us"]), float(one["device_us"])) for name, one in fields["timings"].items()
-            }
+            timings = {name: _timing(timing) for name, timing in fields["timings"].items()}
+            samples = {name: [*map(_timing, timings)] for name, timings in fields["samples"].items()}
+            lengths = tuple(map(int, fields["lengths"]))
             called, device = fields["called"], fields["device"]
             costs = float(fields["probe_ms"]), float(fields["compile_ms"])
             failures = dict(fields.get("failures", {}))
@@ -55,7 +60,26 @@ class Decision:
             raise ValueError(f"expected a decision, got {fields!r}") from error
         if not (isinstance(called, str) and isinstance(device, str)):
             raise ValueError(f"expected the winners' names, got {called!r} and {device!r}")
-        return cls(called, device, source, "", timings, failures, *costs)
+        return cls(called, device, source, "", timings, failures, *costs, lengths=lengths, samples=samples)
+
+    def at(self, steps: int) -> Decision:
+        """The decision for T steps, by the times between and beyond the lengths at which candidates were timed."""
+        if not self.lengths:
+            return self
+        timings = {name: timing_at(self.lengths, samples, steps) for name, samples in self.samples.items()}
+        called = fastest(timings, {name: timing.called_us for name, timing in timings.items()})
+        device = fastest(timings, {name: timing.device_us for name, timing in timings.items()})
+        return replace(self, called=called, device=device, timings=timings)
+
+    @property
+    def clear_winner(self) -> str | None:
+        """The candidate that others take CLEAR times as long as, at all lengths, as called and on the device; None for none."""
+        for name, samples in self.samples.items():
+            others = [timings for other, timings in self.samples.items() if other != name]
+            pairs = [pair for timings in others for pair in zip(samples, timings, strict=False)]
+            if len(samples) == len(self.lengths) and pairs and all(_is_clear(*pair) for pair in pairs):
+                return name
+        return None
 
     def is_among(self, names: Collection[str]) -> bool:
         """Whether both winners are of `names`."""
@@ -63,9 +87,11 @@ class Decision:
 
     def to_json(self) -> dict[str, Any]:
         timings = {name: asdict(timing) for name, timing in self.timings.items()}
+        samples = {name: [*map(asdict, of_name)] for name, of_name in self.samples.items()}
         costs = {"probe_ms": round(self.probe_ms, 3), "compile_ms": round(self.compile_ms, 3)}
         failures = {"failures": dict(self.failures)} if self.failures else {}
-        return {"called": self.called, "device": self.device, "timings": timings, **failures, **costs}
+        winners = {"called": self.called, "device": self.device}
+        return {**winners, "timings": timings, "lengths": [*self.lengths], "samples": samples, **failures, **costs}
 
     def notes(self) -> str:
         """Summarises what was chosen, by how much, and what the choice cost."""
@@ -87,3 +113,27 @@ def fastest(names: Iterable[str], times_us: Mapping[str, float]) -> str:
     timed = [name for name in names if name in times_us]
     least = min(times_us[name] for name in timed)
     return next(name for name in timed if times_us[name] <= TIE * least)
+
+
+def timing_at(lengths: Sequence[int], samples: Sequence[Timing], steps: int) -> Timing:
+    """The timing at T steps from those at one or two lengths.
+
+    On the device a step more takes as long as between the two. A call takes as much longer than that as at the longer length,
+    and never less than at the shorter one, where the host may be what it waits for.
+    """
+    shorter, longer = samples[0], samples[-1]
+    if len(samples) == 1:
+        scale = max(1.0, steps / lengths[0])
+        return Timing(shorter.called_us * scale, shorter.device_us * scale)
+    slope = max(0.0, longer.device_us - shorter.device_us) / (lengths[1] - lengths[0])
+    device_us = max(shorter.device_us + slope * (steps - lengths[0]), shorter.device_us * min(1.0, steps / lengths[0]))
+    called_us = device_us + max(0.0, longer.called_us - longer.device_us)
+    return Timing(max(called_us, min(shorter.called_us, longer.called_us)), device_us)
+
+
+def _timing(fields: Mapping[str, Any]) -> Timing:
+    return Timing(float(fields["called_us"]), float(fields["device_us"]))
+
+
+def _is_clear(timing: Timing, other: Timing) -> bool:
+    return CLEAR * timing.called_us < other.called_us and CLEAR * timing.device_us < other.device_us

@@ -13,16 +13,27 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
+from typing import Protocol
 
 import torch
 
 from pytest_ecornn.autotune import ranks, store
-from pytest_ecornn.autotune.decision import Decision, fastest
-from pytest_ecornn.autotune.problem import Problem
+from pytest_ecornn.autotune.decision import Decision
+from pytest_ecornn.autotune.problem import NEIGHBOURHOOD, Problem
 from pytest_ecornn.autotune.timing import Candidate, measure
 
 MEASURE, HEURISTIC = "measure", "heuristic"
 _OUT_OF_MEMORY = torch.OutOfMemoryError.__name__
+
+
+class Compilation(Protocol):
+    """The compilation of what candidates launch, by threads of its own."""
+
+    def is_running(self) -> bool:
+        """Whether something is not compiled yet; the first call starts it."""
+
+    def wait(self) -> None:
+        """Returns when all is compiled."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +41,8 @@ class Choices:
     """The candidates of a problem, in the order in which ties are resolved, and the one that a cost model prefers.
 
     lengths: T at which they are timed. pruned: why others are no candidates. captures: whether calls can be captured.
-    runnable: what a name in ECORNN_AUTO may be, pruned or not.
+    runnable: what a name in ECORNN_AUTO may be, pruned or not. compilation: of all candidates but `compiled`, which runs the
+    calls meanwhile where `may_run_meanwhile` says so.
     """
 
     candidates: Sequence[Candidate]
@@ -39,6 +51,9 @@ class Choices:
     pruned: Mapping[str, str] = field(default_factory=dict)
     captures: bool = True
     runnable: Collection[str] = ()
+    compilation: Compilation | None = None
+    compiled: str = ""
+    may_run_meanwhile: Callable[[], bool] = bool
 
     @property
     def names(self) -> list[str]:
@@ -50,6 +65,7 @@ class _State:
 
     def __init__(self) -> None:
         self.decisions: dict[tuple[str, str], Decision] = {}
+        self.compiling: dict[tuple[str, str], Choices] = {}
         self.rank_decisions = ranks.RankDecisions()
         self.lock = Lock()
 
@@ -73,12 +89,26 @@ def select(
     what that says. obstacle: why the caller cannot time, or "". Raises ValueError for a frozen file that is none, OSError for
     one that cannot be read.
     """
+    decision, is_final = _select(problem, device, make, names, mode, obstacle)
+    return decision.at(problem.case.steps), is_final
+
+
+def _select(
+    problem: Problem,
+    device: torch.device,
+    make: Callable[[], Choices],
+    names: Collection[str],
+    mode: str,
+    obstacle: str,
+) -> tuple[Decision, bool]:
     mode = mode or os.environ.get("ECORNN_AUTO") or MEASURE
     key = problem.key
     place = (store.device_name(device), key if mode == MEASURE else f"{mode} {key}")
     decision = _state.decisions.get(place)
     if decision is not None:
         return decision, True
+    if (choices := _state.compiling.get(place)) is not None and _is_compiling(choices, place):
+        return _meanwhile(choices), False
     if mode == MEASURE and (decision := _stored(key, device, names)) is not None:
         _state.decisions[place] = decision
         return decision, True
@@ -94,6 +124,8 @@ def select(
         decision = _lacking(frozen, key, device, choices)
     else:
         return _timed(problem, device, choices, place, obstacle)
+    if choices.compilation is not None and {decision.called, decision.device} != {choices.compiled}:
+        choices.compilation.wait()
     _state.decisions[place] = decision
     return decision, True
 
@@ -111,15 +143,52 @@ def _from_disk(key: str, device: torch.device, names: Collection[str]) -> Decisi
     return decision if decision is not None and decision.is_among(names) else None
 
 
+def _is_compiling(choices: Choices, place: tuple[str, str]) -> bool:
+    """Whether the kernels are compiled and a call need not wait for them, as another candidate runs it."""
+    if choices.compilation is None:
+        return False
+    if choices.may_run_meanwhile() and choices.compilation.is_running():
+        _state.compiling[place] = choices
+        return True
+    choices.compilation.wait()
+    _state.compiling.pop(place, None)
+    return False
+
+
+def _meanwhile(choices: Choices) -> Decision:
+    return Decision.untimed(choices.compiled, "compiling", "until the kernels are compiled")
+
+
+def _by_neighbours(problem: Problem, place: tuple[str, str]) -> Decision | None:
+    """The winner by far of fewer and of more sequences, where that is the same."""
+    if not problem.is_linear:
+        return None
+    nearest = []
+    for neighbours in problem.neighbours():
+        decided = ((size, _state.decisions.get((place[0], key))) for size, key in neighbours)
+        nearest.append(next(((size, decision) for size, decision in decided if decision is not None), None))
+    below, above = nearest
+    if below is None or above is None or above[0] > NEIGHBOURHOOD * below[0]:
+        return None
+    winner = below[1].clear_winner
+    if winner is None or above[1].clear_winner != winner:
+        return None
+    return Decision.untimed(winner, "neighbours", f"far faster with B {below[0]} and B {above[0]}")
+
+
 def _timed(
     problem: Problem, device: torch.device, choices: Choices, place: tuple[str, str], obstacle: str
 ) -> tuple[Decision, bool]:
     if reason := obstacle or _cannot_time(device):
         return Decision.untimed(choices.heuristic, "heuristic", reason), False
+    if _is_compiling(choices, place):
+        return _meanwhile(choices), False
 
     def decide() -> Decision:
         with _state.lock:  # of two threads one decides
             decision = _state.decisions.get(place) or _from_disk(problem.key, device, choices.names)
+            if decision is None and (decision := _by_neighbours(problem, place)) is not None:
+                store.write(problem.key, device, decision)
             _state.decisions[place] = decision or _measured(problem, device, choices)
             return _state.decisions[place]
 
@@ -139,25 +208,15 @@ def _timed(
 def _measured(problem: Problem, device: torch.device, choices: Choices) -> Decision:
     names = choices.names
     with torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=problem.dropout):
-        measured = measure(choices.candidates, problem.case.steps, choices.lengths, device, choices.captures)
+        measured = measure(choices.candidates, choices.lengths, device, choices.captures)
     failures = {**choices.pruned, **measured.failures}
-    if not measured.timings:
+    if not measured.samples:
         return replace(Decision.untimed(choices.heuristic, "heuristic", "no candidate was timed"), failures=failures)
-    called, on_device = (
-        fastest(names, {name: getattr(timing, field) for name, timing in measured.timings.items()})
-        for field in ("called_us", "device_us")
-    )
+    costs = measured.probe_ms, measured.compile_ms
+    in_order = {name: measured.samples[name] for name in names if name in measured.samples}
     decision = Decision(
-        called,
-        on_device,
-        "measured",
-        "",
-        measured.timings,
-        failures,
-        measured.probe_ms,
-        measured.compile_ms,
-        measured.is_stable,
-    )
+        "", "", "measured", "", {}, failures, *costs, measured.is_stable, tuple(choices.lengths), in_order
+    ).at(problem.case.steps)  # fmt: skip
     if not measured.is_stable:
         return replace(decision, reason="not stored, as other work disturbed it")
     if not any(reason.startswith(_OUT_OF_MEMORY) for reason in measured.failures.values()):
@@ -207,6 +266,7 @@ def freeze(path: str | Path) -> int:
 def forget() -> None:
     """Forgets this process's decisions, not those on disk."""
     _state.decisions.clear()
+    _state.compiling.clear()
     _state.rank_decisions = ranks.RankDecisions()
     _frozen_file.cache_clear()
 

@@ -24,7 +24,7 @@ from pytest_ecornn.autotune.decision import Decision
 from pytest_ecornn.system.cache import cache_dir
 from pytest_ecornn.system.package_folders import IMPLEMENTATIONS, PACKAGE
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _PACKAGES = ("numpy", "numba", "cupy-cuda12x", "cupy-cuda13x", "triton")
 
 

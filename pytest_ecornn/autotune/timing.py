@@ -14,21 +14,19 @@ from threading import Thread
 
 import torch
 
-from pytest_ecornn.autotune.decision import Timing
+from pytest_ecornn.autotune.decision import CLEAR, Timing
 from pytest_ecornn.autotune.probed_call import ProbedCall
 from pytest_ecornn.system.error_line import error_line
 from pytest_ecornn.system.gpus.others import GpuOthers
 
 BUDGET_MS = 50.0  # of all timed calls, or BUDGET_CALLS calls of the fastest candidate if they take longer
 BUDGET_CALLS = 6
-_MAX_EXACT_STEPS = 96  # longer problems are timed at these two lengths; torch's choice of an algorithm depends on T below 40
-_PROBED_STEPS = (48, 96)
+_SHORT_STEPS, _LONG_STEPS, _MAX_EXACT_STEPS = 24, 96, 4
 _MAX_ROUNDS = 6
 _AIM = 0.75  # of the budget, as a round may take longer than the one before
 _HOPELESS, _HOPELESS_ON_HOST = 2.0, 4.0  # times the fastest's time; no graph made a call that much faster beside another's
 _DOUBTFUL = 2.5  # times those limits within which a hopeless candidate is sampled once more
 _REPEATED_SHARE = 0.5  # of the budget, after which none is
-_CLEAR = 1.3
 _MAX_SPREAD = {"cuda": 1.25, "cpu": 2.0}  # median over least of a candidate's samples on a quiet machine
 _MAX_OTHERS = 0.05  # other processes' share of the GPU
 _MAX_REASON_CHARS = 200
@@ -45,9 +43,9 @@ class Candidate:
 
 @dataclass
 class Measurement:
-    """Timings by candidate, and why others have none."""
+    """Timings by candidate, one a length, and why others have none."""
 
-    timings: dict[str, Timing] = field(default_factory=dict)
+    samples: dict[str, list[Timing]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     probe_ms: float = 0.0
     compile_ms: float = 0.0
@@ -55,14 +53,14 @@ class Measurement:
 
 
 def probe_lengths(steps: int) -> tuple[int, ...]:
-    """Lengths at which T steps of a recurrent layer are timed."""
-    return (steps,) if steps <= _MAX_EXACT_STEPS else _PROBED_STEPS
+    """Lengths at which T steps of a recurrent layer are timed: T itself up to 4, else two, T one of them if it is not long."""
+    if steps <= _MAX_EXACT_STEPS:
+        return (steps,)
+    return (steps, _LONG_STEPS) if steps < 2 * _SHORT_STEPS else (_SHORT_STEPS, min(steps, _LONG_STEPS))
 
 
-def measure(
-    candidates: Sequence[Candidate], steps: int, lengths: Sequence[int], device: torch.device, captures: bool
-) -> Measurement:
-    """Times candidates at `lengths` and extrapolates to T steps. A candidate that raises, out of memory too, has no time.
+def measure(candidates: Sequence[Candidate], lengths: Sequence[int], device: torch.device, captures: bool) -> Measurement:
+    """Times candidates at `lengths`. A candidate that raises, out of memory too, has no time.
 
     captures: whether calls can be captured into CUDA graphs; else the device's time is that as called.
     """
@@ -73,7 +71,7 @@ def measure(
     def run() -> None:
         try:
             with _on_device(device):
-                results.append(_measure(candidates, steps, lengths, device, captures and device.type == "cuda"))
+                results.append(_measure(candidates, lengths, device, captures and device.type == "cuda"))
         except BaseException as error:
             results.append(error)
 
@@ -85,9 +83,7 @@ def measure(
     return results[0]
 
 
-def _measure(
-    candidates: Sequence[Candidate], steps: int, lengths: Sequence[int], device: torch.device, captures: bool
-) -> Measurement:
+def _measure(candidates: Sequence[Candidate], lengths: Sequence[int], device: torch.device, captures: bool) -> Measurement:
     result, others = Measurement(), GpuOthers(str(device), seconds_before=1.0)
     arms: CallsByName = {}
     start = time.perf_counter()
@@ -99,10 +95,11 @@ def _measure(
     rivals = _warm_up(arms, len(lengths), start, result)
     pool = torch.cuda.graph_pool_handle() if captures else None
     for name in rivals if captures and len(rivals) > 1 else ():
-        arms[name][-1].capture(pool)
-    _time_rounds({name: arms[name] for name in rivals}, start, steps / lengths[-1], result)
+        for arm in arms[name]:
+            arm.capture(pool)
+    _time_rounds({name: arms[name] for name in rivals}, start, result)
     arms = {name: of_name for name, of_name in arms.items() if name not in result.failures}
-    result.timings = {name: _extrapolated(of_name, lengths, steps) for name, of_name in arms.items()}
+    result.samples = {name: [Timing(arm.called_us, arm.device_us) for arm in of_name] for name, of_name in arms.items()}
     result.probe_ms = _elapsed_ms(start)
     spreads = [spread for name in rivals for arm in arms.get(name, ()) for spread in arm.spreads]
     result.is_stable = max(spreads, default=1.0) <= _MAX_SPREAD[device.type] and others.share() <= _MAX_OTHERS
@@ -156,13 +153,13 @@ def _rivals(arms: Mapping[str, ProbedCall], slack: float = 1.0) -> list[str]:
     ]
 
 
-def _time_rounds(arms: CallsByName, start: float, scale: float, result: Measurement) -> None:
-    """Alternating blocks until the budget is spent. scale: T over the longest timed length. What fails takes part no more."""
+def _time_rounds(arms: CallsByName, start: float, result: Measurement) -> None:
+    """Alternating blocks until the budget is spent. What fails takes part no more."""
     round_ms = sum(arm.blocks_us for of_name in arms.values() for arm in of_name) / 1e3
     for number in range(_MAX_ROUNDS):
         if len(arms) < 2:
             break
-        fastest_ms = min(of_name[-1].called_us for of_name in arms.values()) * max(1.0, scale) / 1e3
+        fastest_ms = min(of_name[-1].called_us for of_name in arms.values()) / 1e3
         before = _elapsed_ms(start)
         is_over = before + round_ms > _AIM * max(BUDGET_MS, BUDGET_CALLS * fastest_ms)
         if is_over and (number or _is_clear([of_name[-1] for of_name in arms.values()])):
@@ -179,24 +176,7 @@ def _time_rounds(arms: CallsByName, start: float, scale: float, result: Measurem
 def _is_clear(arms: Sequence[ProbedCall]) -> bool:
     """Whether one sample of each is enough: the second fastest is far slower, as called and on the device."""
     columns = sorted(arm.called_us for arm in arms), sorted(arm.device_us for arm in arms)
-    return all(times_us[1] > _CLEAR * times_us[0] for times_us in columns)
-
-
-def _extrapolated(arms: Sequence[ProbedCall], lengths: Sequence[int], steps: int) -> Timing:
-    """The timing at T steps: on the device proportional to T, as called never less.
-
-    As called a step more takes as long as between the two lengths.
-    """
-    if len(arms) == 1:
-        scale = steps / lengths[0]
-        return Timing(arms[0].called_us * scale, arms[0].device_us * scale)
-    device_us = arms[1].device_us * steps / lengths[1]
-    return Timing(max(_linear([arm.called_us for arm in arms], lengths, steps), device_us), device_us)
-
-
-def _linear(times_us: Sequence[float], lengths: Sequence[int], steps: int) -> float:
-    slope = max(0.0, times_us[1] - times_us[0]) / (lengths[1] - lengths[0])
-    return times_us[1] + slope * (steps - lengths[1])
+    return all(times_us[1] > CLEAR * times_us[0] for times_us in columns)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from pytest_ecornn.autotune import ranks, select
-from pytest_ecornn.autotune.selection import HEURISTIC, MEASURE, is_recomputed, no_data
+from pytest_ecornn.autotune.selection import HEURISTIC, MEASURE, Choices, is_recomputed, no_data
 from pytest_ecornn.contract import cells
 from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
 from pytest_ecornn.nn.autocast import autocast_of
@@ -25,6 +26,7 @@ from pytest_ecornn.nn.kernel_limits import is_static, next_power_of_2, refusal_o
 from pytest_ecornn.nn.module_candidates import (
     CallKind,
     ModuleOptions,
+    ModuleProblem,
     batch_of,
     is_tf32,
     kind_of,
@@ -251,7 +253,7 @@ def _decided(backend: str, obstacle: str, *values: Any) -> tuple[str, str]:
     mode = HEURISTIC if backend == HEURISTIC or (forced == MEASURE and not is_fixed) else forced
     with _as_called():
         obstacle = obstacle or _obstacle()
-        decision, _ = select(timed.problem, kind.device, timed.choices, timed.candidate_names, mode, obstacle)
+        decision, _ = select(timed.problem, kind.device, partial(_waiting, timed), timed.candidate_names, mode, obstacle)
     name = decision.device
     if options.training and not timed.case.training:
         if len(_first_passes) >= _MAX_FIRST_PASSES:
@@ -260,6 +262,11 @@ def _decided(backend: str, obstacle: str, *values: Any) -> tuple[str, str]:
     if not is_fixed and mode == HEURISTIC:
         return name, f"{name}; chosen without timing, as torch.compile traced sizes that vary"
     return name, f"{name} compiled; " * (name != decision.called) + decision.notes()
+
+
+def _waiting(timed: ModuleProblem) -> Choices:
+    """The candidates of a traced call, which no other runs until the kernels are compiled."""
+    return replace(timed.choices(), may_run_meanwhile=bool)
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -13,16 +14,19 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from pytest_ecornn.autotune import Candidate, Problem
-from pytest_ecornn.autotune.selection import Choices
+from pytest_ecornn.autotune.selection import Choices, Compilation
 from pytest_ecornn.autotune.timing import probe_lengths
 from pytest_ecornn.contract import Case, cells
 from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
+from pytest_ecornn.implementations._cuda.compile import KernelCode, compile_threads
 from pytest_ecornn.implementations.auto import estimates
 from pytest_ecornn.implementations.cudnn.known_issues import defect
+from pytest_ecornn.implementations.persistent_gpu.plan import plan_of_case
 from pytest_ecornn.reference.precision import current, is_autocast
 
 NAMES = ("torch", "persistent_gpu")  # in the order in which ties are resolved
 _SEED = 0
+_EIGHT = 8  # sequences, of a multiple of which torch takes other algorithms of cuDNN
 
 
 def module_choices(
@@ -31,26 +35,60 @@ def module_choices(
     make_call: Callable[[str, int], Callable[[], object]] | None,
     refusal: str | None,
     torch_refusal: str | None,
+    compilation: Compilation | None = None,
 ) -> Choices:
     """The candidates of a module's case, without the kernels where they do not run or cannot win by the cost models.
 
     make_call: as a candidate's, of its name too; None where nothing will be timed. refusal: why the kernels do not run.
-    torch_refusal: why they run wherever they can.
+    torch_refusal: why they run wherever they can. compilation: of the kernels, while which torch.nn may run.
     """
     call_of = make_call or _never
     if refusal or torch_refusal:
         name, other = ("torch", "persistent_gpu") if refusal else ("persistent_gpu", "torch")
         runnable = NAMES[: 1 + (refusal is None)]
         return Choices(
-            [Candidate(name, partial(call_of, name))], name, (), {other: str(refusal or torch_refusal)}, runnable=runnable
-        )
+            [Candidate(name, partial(call_of, name))], name, (), {other: str(refusal or torch_refusal)}, runnable=runnable,
+            compilation=compilation, compiled="torch",
+        )  # fmt: skip
     times_us = {"torch": estimates.cudnn_us(case)}
     if (persistent_us := estimates.persistent_us(case, device)) is not None:
         times_us["persistent_gpu"] = persistent_us
     pruned = {name: why for name, why in estimates.pruned(times_us).items() if name != "torch"}
     candidates = [Candidate(name, partial(call_of, name)) for name in NAMES if name not in pruned]
     heuristic = min(times_us, key=times_us.__getitem__)
-    return Choices(candidates, heuristic, probe_lengths(case.steps), pruned, captures=not case.ragged, runnable=NAMES)
+    lengths = probe_lengths(case.steps) if estimates.is_linear(case) else (case.steps,)
+    return Choices(
+        candidates, heuristic, lengths, pruned, captures=not case.ragged, runnable=NAMES, compilation=compilation,
+        compiled="torch", may_run_meanwhile=partial(_may_run_meanwhile, device),
+    )  # fmt: skip
+
+
+def _may_run_meanwhile(device: torch.device) -> bool:
+    """Whether torch.nn may run calls while kernels are compiled: not on a stream of the caller's, as before a capture."""
+    if device.type != "cuda" or os.environ.get("ECORNN_COMPILE", "beside") == "wait":
+        return False
+    return torch.cuda.current_stream(device) == torch.cuda.default_stream(device)
+
+
+class KernelCompilation:
+    """The compilation of the kernels that the calls of some cases launch."""
+
+    def __init__(self, cases: Sequence[Case], device: torch.device):
+        self._cases, self._device = cases, device
+
+    @cached_property
+    def _codes(self) -> list[KernelCode]:
+        from pytest_ecornn.implementations.persistent_gpu.describe import kernel_codes
+
+        codes = [code for case in self._cases for code in kernel_codes(plan_of_case(case, self._device))]
+        compile_threads().add(codes)
+        return codes
+
+    def is_running(self) -> bool:
+        return compile_threads().is_compiling(self._codes)
+
+    def wait(self) -> None:
+        compile_threads().wait(self._codes)
 
 
 def _never(name: str, steps: int) -> Callable[[], object]:
@@ -87,7 +125,17 @@ class ModuleProblem:
         return self.problem.case
 
     def choices(self) -> Choices:
-        return module_choices(self._computed_case, self.device, self._make_call, self.refusal(), self.torch_refusal)
+        case, refusal = self._computed_case, self.refusal()
+        compilation = None if refusal else KernelCompilation(self._kernel_cases(case), self.device)
+        return module_choices(case, self.device, self._make_call, refusal, self.torch_refusal, compilation)
+
+    def _kernel_cases(self, case: Case) -> list[Case]:
+        """The cases that kernels run in a call, and in those that are timed: with dropout each layer is one of its own."""
+        cases = [replace(case, steps=steps) for steps in dict.fromkeys((case.steps, *probe_lengths(case.steps)))]
+        if not self.problem.dropout:
+            return cases
+        first = [replace(case, layers=1) for case in cases]
+        return first + [replace(case, input_size=case.directions * case.hidden_size) for case in first]
 
     @property
     def candidate_names(self) -> tuple[str, ...]:
@@ -224,10 +272,12 @@ def module_problem(
         batch_first=options.batch_first, ragged=kind.is_packed, has_state=kind.has_state,
         mode="training" if kind.x_grad or kind.weight_grad else "inference",
     )  # fmt: skip
+    is_linear = estimates.is_linear(case if kind.autocast is None else replace(case, dtype=_name(kind.autocast)))
     problem = Problem(
         case=case, caller="module", x_grad=kind.x_grad, weight_grad=kind.weight_grad,
         dropout=options.dropout > 0, evaluation=not options.training, deterministic=kind.deterministic,
         autocast="" if kind.autocast is None else f"{_name(kind.autocast)}_of_{_name(kind.weight_dtype)}",
+        is_linear=is_linear, variant="" if is_linear or kind.batch % _EIGHT else "eights",
     )  # fmt: skip
     make = partial(_make_on_meta, options, kind.weight_dtype)
     return ModuleProblem(problem, make, refusal, kind.device, kind.autocast, batch_sizes)

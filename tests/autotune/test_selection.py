@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -153,17 +154,25 @@ def test_dropout_leaves_the_random_state() -> None:
 # What a decision depends on.
 
 
-def test_lengths_share_a_bucket_and_nothing_else_does() -> None:
+def test_steps_and_sequences_share_buckets_and_nothing_else_does() -> None:
     assert [bucket(steps) for steps in (1, 4, 5, 6, 7, 8, 9, 12, 13, 33, 48, 49, 64, 65, 96, 97, 1000)] == [
         *(1, 4, 6, 6, 8, 8, 12, 12, 16, 48, 48, 64, 64, 96, 96, 128, 1024)
     ]
     case = PROBLEM.case
     same = {"steps": 7, "layout": "strided", "contents": "large", "seed": 3}
     assert {Problem(case=replace(case, **{name: value})).key for name, value in same.items()} == {KEY}
+    linear = [replace(PROBLEM, case=replace(case, steps=steps), is_linear=True).key for steps in (4, 5, 6, 1000)]
+    assert linear[0] != linear[1] == linear[2] == linear[3]
+    assert replace(PROBLEM, case=replace(case, batch=9)).key == replace(PROBLEM, case=replace(case, batch=12)).key
     others = [
         *(replace(PROBLEM, case=replace(case, **{name: value})) for name, value in OTHER_CASES.items()),
         *(replace(PROBLEM, **{name: True}) for name in ("x_grad", "weight_grad", "dropout", "evaluation", "deterministic")),
-        *(replace(PROBLEM, autocast="float16"), replace(PROBLEM, threads=2), replace(PROBLEM, caller="module")),
+        *(
+            replace(PROBLEM, autocast="float16"),
+            replace(PROBLEM, threads=2),
+            replace(PROBLEM, variant="eights"),
+            replace(PROBLEM, caller="module"),
+        ),
     ]
     assert len({KEY, *(other.key for other in others)}) == 1 + len(others)
 
@@ -177,6 +186,100 @@ OTHER_CASES = {
 def test_another_device_of_the_same_kind_shares_a_decision() -> None:
     keys = {Problem(case=Case.parse(f"lstm-T4-B2-H8-float16-{device}")).key for device in ("cuda", "cuda:0", "cuda:1")}
     assert len(keys) == 1
+
+
+def linear(batch: int, steps: int = 50) -> Problem:
+    return replace(PROBLEM, case=replace(PROBLEM.case, batch=batch, steps=steps), is_linear=True)
+
+
+def test_one_decision_serves_all_lengths() -> None:
+    """Candidate a takes 1 ms and 0.01 ms a step, b 0.05 ms a step: b is faster up to T 25."""
+    choices = Choices(
+        [Candidate("a", partial(sleep_for, 1.0, 0.01)), Candidate("b", partial(sleep_for, 0.0, 0.05))], "a", (10, 50)
+    )
+    for steps in (50, 8, 20, 30, 5, 400):
+        decision, is_final = select(linear(2, steps), CPU, lambda: choices, ("a", "b"))
+        assert (decision.called, is_final) == ("b" if steps < 25 else "a", True)
+    assert len(selection.decisions()) == 1
+
+
+def sleep_for(ms: float, step_ms: float, steps: int) -> Callable[[], object]:
+    return lambda: time.sleep((ms + steps * step_ms) / 1e3)
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "batch", "is_spared"),
+    [(8, 32, 16, True), (8, 32, 24, True), (4, 32, 16, False), (16, 32, 8, False), (8, None, 16, False)],
+)
+def test_what_neighbours_agree_on_is_not_timed(
+    below: int, above: int | None, batch: int, is_spared: bool, undecided: Path
+) -> None:
+    for size in filter(None, (below, above)):
+        Planted(FAST_B).select(linear(size))
+    planted = Planted(FAST_B)
+    decision, is_final = planted.select(linear(batch))
+    assert (decision.called, decision.device, is_final, planted.was_timed) == ("b", "b", True, not is_spared)
+    assert (decision.source == "neighbours") == is_spared
+    selection.forget()
+    assert planted.select(linear(batch))[0].source == "disk"
+    assert len([*undecided.rglob("*.json")]) == 2 + (above is not None)
+
+
+@pytest.mark.parametrize("above", [FAST_A, {"a": 1.2, "b": 1.0}], ids=["another", "by little"])
+def test_what_neighbours_do_not_agree_on_is_timed(above: dict[str, float]) -> None:
+    Planted(FAST_B).select(linear(8))
+    Planted(above).select(linear(24))
+    planted = Planted(FAST_A)
+    assert planted.select(linear(16))[0].called == "a"
+    assert planted.was_timed
+
+
+# Compiling.
+
+
+@dataclass
+class PlantedCompilation:
+    """As many calls as it still takes. waited: how often it was waited for."""
+
+    calls: int = 2
+    waited: int = 0
+
+    def is_running(self) -> bool:
+        self.calls -= 1
+        return self.calls >= 0
+
+    def wait(self) -> None:
+        self.waited += 1
+
+
+@pytest.mark.parametrize("may_run_meanwhile", [True, False])
+def test_another_candidate_runs_until_the_kernels_are_compiled(may_run_meanwhile: bool) -> None:
+    planted, compilation = Planted(FAST_B), PlantedCompilation()
+    made: list[Choices] = []
+
+    def make() -> Choices:
+        choices = replace(
+            planted.choices(), compilation=compilation, compiled="a", may_run_meanwhile=lambda: may_run_meanwhile
+        )  # fmt: skip
+        made.append(choices)
+        return choices
+
+    winners = []
+    for _ in range(4):
+        decision, is_final = select(PROBLEM, CPU, make, FAST_B)
+        winners.append((decision.called, decision.source, is_final))
+        assert planted.was_timed == is_final
+    meanwhile = [("a", "compiling", False)] * (2 * may_run_meanwhile)
+    assert winners == [*meanwhile, *[("b", "measured", True)] * (4 - len(meanwhile))]
+    assert len(made) == 1 + may_run_meanwhile  # while it waits no candidate is made
+    assert compilation.waited >= 1
+
+
+def test_a_candidate_alone_waits_for_its_kernels() -> None:
+    compilation = PlantedCompilation()
+    choices = replace(Planted({"b": 1.0}).choices(), compilation=compilation, compiled="a", may_run_meanwhile=lambda: True)
+    decision, is_final = select(PROBLEM, CPU, lambda: choices, ("b",))
+    assert (decision.called, is_final, compilation.waited) == ("b", True, 1)
 
 
 # What is stored.
@@ -204,7 +307,7 @@ def test_a_decision_is_read_from_disk(undecided: Path) -> None:
     [
         *(("", text) for text in ("", "{", "[]", "{}", '{"called": 3}')),
         ('"torch\\": \\"', '"torch\\": \\"1.'),
-        ('"schema_version": 1', '"schema_version": 0'),
+        ('"schema_version": 2', '"schema_version": 1'),
         ('"called": "b"', '"called": "b", "failures": null'),
     ],
 )
@@ -288,7 +391,7 @@ def test_a_file_that_is_no_frozen_one(tmp_path: Path, monkeypatch: pytest.Monkey
     path.write_text('{"schema_version": 7}')
     monkeypatch.setenv("ECORNN_DECISIONS", str(path))
     for act in (Planted(FAST_B).select, lambda: freeze(path)):
-        with pytest.raises(ValueError, match=r"other\.json: expected decisions that freeze wrote, got schema version 7, not 1"):
+        with pytest.raises(ValueError, match=r"other\.json: expected decisions that freeze wrote, got schema version 7, not 2"):
             act()
     assert path.read_text() == '{"schema_version": 7}'
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pytest_ecornn.autotune import Candidate, probed_call, timing
+from pytest_ecornn.autotune.decision import Timing, timing_at
 from pytest_ecornn.autotune.timing import measure, probe_lengths
 from tests.helpers.sleep_clock import SleepClock
 
@@ -34,7 +35,7 @@ def counted(ms: float, calls: list[float]) -> Callable[[], None]:
 
 def beside(b: Callable[[], None], a_ms: float = 1.0) -> Any:
     """Candidate b is timed beside a."""
-    return measure([Candidate("a", lambda steps: sleeps(a_ms)), Candidate("b", lambda steps: b)], 4, (4,), CPU, captures=False)
+    return measure([Candidate("a", lambda steps: sleeps(a_ms)), Candidate("b", lambda steps: b)], (4,), CPU, captures=False)
 
 
 @pytest.mark.parametrize(("replay_ms", "device_us"), [(0.3, 300), (None, 1e9)], ids=["a graph", "what cannot be captured"])
@@ -54,12 +55,27 @@ def test_a_graph_is_timed_beside_the_call(monkeypatch: pytest.MonkeyPatch, repla
     assert (made.device_us, made.called_us) == pytest.approx((device_us, 1000))
 
 
-def test_long_problems_are_timed_at_two_lengths() -> None:
-    assert [probe_lengths(steps) for steps in (1, 96, 97)] == [(1,), (96,), (48, 96)]
-    candidates = [Candidate("a", lambda steps: sleeps(0.05 * steps)), Candidate("b", lambda steps: sleeps(0.1 * steps))]
-    timings = measure(candidates, 960, (48, 96), CPU, captures=True).timings
-    assert timings["a"].called_us == pytest.approx(48e3)
-    assert timings["b"].called_us == pytest.approx(96e3)
+def test_problems_are_timed_at_two_lengths() -> None:
+    assert [probe_lengths(steps) for steps in (1, 4, 5, 47, 48, 96, 97)] == [
+        *((1,), (4,), (5, 96), (47, 96), (24, 48), (24, 96), (24, 96))
+    ]
+    candidates = [Candidate("a", lambda steps: sleeps(0.05 * steps)), Candidate("b", lambda steps: sleeps(0.09 * steps))]
+    samples = measure(candidates, (24, 96), CPU, captures=True).samples
+    for name, slope_us in (("a", 50), ("b", 90)):
+        for steps in (12, 24, 50, 96, 960):
+            timing = timing_at((24, 96), samples[name], steps)
+            assert timing.device_us == pytest.approx(slope_us * steps)
+            assert timing.called_us == pytest.approx(slope_us * max(24, steps))
+
+
+@pytest.mark.parametrize(
+    ("steps", "called_us", "device_us"),
+    [(5, 100, 25), (10, 100, 40), (20, 100, 70), (40, 136, 130), (50, 166, 160), (100, 316, 310), (200, 616, 610)],
+)
+def test_a_time_is_the_hosts_or_the_devices(steps: int, called_us: float, device_us: float) -> None:
+    """Of 10 us and 3 us a step on the device, 6 us more as called, where the host takes 100 us."""
+    samples = [Timing(100, 40), Timing(316, 310)]
+    assert timing_at((10, 100), samples, steps) == Timing(called_us, device_us)
 
 
 def test_a_hopeless_candidate_is_called_twice() -> None:
@@ -71,14 +87,14 @@ def test_a_hopeless_candidate_is_called_twice() -> None:
 
 def test_a_candidate_is_not_hopeless_for_one_slow_sample() -> None:
     durations = iter([0.0, 0.008])  # of the first call, and of the one that warms up
-    timings = beside(lambda: time.sleep(next(durations, 0.0005))).timings
-    assert timings["b"].called_us < timings["a"].called_us
+    timings = beside(lambda: time.sleep(next(durations, 0.0005))).samples
+    assert timings["b"][0].called_us < timings["a"][0].called_us
 
 
 def test_what_is_hopeless_late_is_not_called_again() -> None:
     late: list[list[float]] = [[] for _ in range(6)]
     slow = [Candidate(f"slow {n}", lambda steps, calls=calls: counted(9.0, calls)) for n, calls in enumerate(late)]
-    measure([Candidate("a", lambda steps: sleeps(1.0)), *slow], 4, (4,), CPU, captures=False)
+    measure([Candidate("a", lambda steps: sleeps(1.0)), *slow], (4,), CPU, captures=False)
     assert {len(calls) for calls in late} == {2}  # warming up has taken over half the budget
 
 
@@ -94,22 +110,24 @@ def test_a_hopeless_candidate_does_not_make_a_decision_unstable(monkeypatch: pyt
 def test_a_candidate_that_fails_when_it_is_called_again_is_out() -> None:
     durations = iter([0.0, 0.008])
     result = beside(lambda: time.sleep(next(durations)))
-    assert list(result.timings) == ["a"]
+    assert list(result.samples) == ["a"]
     assert "StopIteration" in result.failures["b"]
 
 
 def test_what_is_hopeless_at_the_shorter_length_is_not_timed_at_the_longer() -> None:
     calls: list[float] = []
     candidates = [Candidate("a", lambda steps: sleeps(steps / 100)), Candidate("b", lambda steps: counted(steps, calls))]
-    timings = measure(candidates, 960, (48, 96), CPU, captures=False).timings
+    samples = measure(candidates, (48, 96), CPU, captures=False).samples
     assert sorted(calls) == [48, 48, 96]  # the first of each, which would compile, and the one that warms up
-    assert timings["b"].called_us == pytest.approx(960e3)
+    assert [len(of_name) for of_name in samples.values()] == [2, 1]
+    assert timing_at((48, 96), samples["b"], 960).called_us == pytest.approx(960e3)
+    assert timing_at((48, 96), samples["b"], 5).called_us == pytest.approx(48e3)
 
 
 def test_an_error_of_the_candidate_stays_in_its_thread() -> None:
     def broken(steps: int) -> Callable[[], object]:
         raise torch.OutOfMemoryError("too much\nand more")
 
-    result = measure([Candidate("a", broken), Candidate("b", lambda steps: sleeps(1.0))], 4, (4,), CPU, captures=False)
+    result = measure([Candidate("a", broken), Candidate("b", lambda steps: sleeps(1.0))], (4,), CPU, captures=False)
     assert result.failures == {"a": "OutOfMemoryError: too much"}
-    assert list(result.timings) == ["b"]
+    assert list(result.samples) == ["b"]

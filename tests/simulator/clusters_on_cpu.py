@@ -19,7 +19,7 @@ import torch
 
 from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._cuda import bias_gradients, padded_rows, parameter_gradients
-from pytest_ecornn.implementations._cuda.compile import include_folders
+from pytest_ecornn.implementations._cuda.compile import HOPPER, CompileThreads, KernelCode, include_folders
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch, params_struct
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
@@ -65,6 +65,7 @@ def running_layers(form_of: Callable[[Shape, KernelSpec], Form], waves: Waves = 
         patch.setattr(wavefront, "get_wavefronts", waves)
         patch.setattr(Device, "of", lambda device: H200)
         patch.setattr(persistent_kernel, "skip_reason", lambda device: None)
+        patch.setattr(CompileThreads, "add", lambda threads, codes: None)  # the simulator compiles for itself
         library.impl("persistent_forward", ops._forward, "CPU")
         library.impl("persistent_forward_keeping", ops._forward_with_reserve, "CPU")
         library.impl("persistent_backward", ops._backward, "CPU")
@@ -139,6 +140,10 @@ class ClustersOnCpu(Kernel):
     """Takes the place of `_cuda.kernel.Kernel`. change: of a kernel's or a header's name and its text, to plant a fault."""
 
     change: Callable[[str, str], str] = staticmethod(lambda name, text: text)
+
+    @property
+    def code(self) -> KernelCode:
+        return KernelCode(self._source, self._macros, HOPPER)
 
     def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
         headers = headers_of(*include_folders(source), _FOLDER)

@@ -107,7 +107,8 @@ class InputGemm3xTF32:
         rows = outer[0] * outer[1]
         launch = Launch(tile.blocks(rows, wide), _THREADS, tile.shared_bytes)
         sizes = dict(zip(_SIZES, (rows, width, wide), strict=True))
-        self._run = make_kernel(tile, device).at(launch, _ADDRESSES, **sizes)
+        self.kernel = make_kernel(tile, device)
+        self._run = self.kernel.at(launch, _ADDRESSES, **sizes)
         self._made, self._fallback = EmptyFactory((*outer, wide), torch.float32, device), fallback
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -137,4 +138,4 @@ def make_fastest_input_gemm(
 def make_kernel(tile: GemmTile, device: torch.device) -> Kernel:
     """The compiled kernel of a tile."""
     arguments: dict[str, type[int] | type[np.int64]] = {**dict.fromkeys(_ADDRESSES, np.int64), **dict.fromkeys(_SIZES, int)}
-    return Kernel(_SOURCE, "input_gemm_3xtf32", tile.macros, arguments, device, tile.shared_bytes)
+    return Kernel(_SOURCE, "input_gemm_3xtf32", tile.macros, arguments, device, tile.shared_bytes, is_lazy=True)

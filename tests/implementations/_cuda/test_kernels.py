@@ -8,6 +8,9 @@ import os
 import random
 import re
 import struct
+import subprocess
+import sys
+import textwrap
 import uuid
 from pathlib import Path
 from typing import Any
@@ -142,6 +145,45 @@ def test_what_was_compiled_once_comes_from_disk(tmp_path: Path) -> None:
     assert again == compiler.Compiled(first.path, "")
     assert is_whole(first.path.read_bytes())
     assert other.path != first.path
+
+
+@needs_nvrtc
+def test_kernels_are_compiled_beside_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path / "cache"))
+    codes = []
+    for name in ("first", "second", "third", "wrong"):
+        source = tmp_path / f"{name}.cu"
+        source.write_text(f'extern "C" __global__ void {name}() {{{"}" * (name != "wrong")}')
+        codes.append(compiler.KernelCode(source, (), (9, 0)))
+    threads = compiler.CompileThreads(2)
+    threads.add([*codes, *codes])
+    assert threads.is_compiling(codes)
+    threads.compile(codes[1:])
+    threads.wait(codes)
+    assert not threads.is_compiling(codes)
+    assert [code.path.exists() for code in codes] == [True, True, True, False]
+    modified = [code.path.stat().st_mtime_ns for code in codes[:3]]
+    threads.compile(codes[:3])
+    assert modified == [code.path.stat().st_mtime_ns for code in codes[:3]]
+
+
+@needs_nvrtc
+def test_a_process_that_ends_waits_for_no_more_than_what_is_being_compiled() -> None:
+    process = textwrap.dedent("""
+        import threading
+        from pathlib import Path
+        from pytest_ecornn.implementations._cuda import compile as compiler
+        begun, ended = threading.Event(), threading.Event()
+        def compile_source(*code):
+            begun.set(), ended.wait(30), print("compiled")
+        compiler.compile_source = compile_source
+        threads = compiler.CompileThreads(1)
+        threads.add(compiler.KernelCode(Path(compiler.__file__), (("N", str(n)),), (9, 0)) for n in range(5))
+        begun.wait(30)
+        ended.set()
+    """)
+    result = subprocess.run([sys.executable, "-c", process], capture_output=True, text=True, timeout=120, check=True)
+    assert result.stdout.count("compiled") <= 2  # that one, and one more if it began before the end
 
 
 @needs_nvrtc

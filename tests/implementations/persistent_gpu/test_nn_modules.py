@@ -21,12 +21,13 @@ import pytest_ecornn.nn
 from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._common.torch_nn import OperatorRecorder
 from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
-from pytest_ecornn.implementations._cuda.compile import skip_reason
+from pytest_ecornn.implementations._cuda.compile import CompileThreads, KernelCode, skip_reason
 from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, compile_layer, get_layer_kernel
 from pytest_ecornn.reference.precision import fp32_precision
 from tests.helpers.nn_modules import MODULES, tensors, torch_inputs
 from tests.helpers.requirements import needs_hopper, on_simulator
+from tests.simulator.clusters_on_cpu import ClustersOnCpu
 
 H, I, B, T = 9, 4, 3, 5  # noqa: E741
 NEAR = {torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.float16: {"rtol": 1e-2, "atol": 1e-2}}
@@ -133,6 +134,32 @@ CALLS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 def test_results_and_gradients(cell: str, call: str, dtype: torch.dtype) -> None:
     x, hx, options = CALLS[call]
     compare(cell, x(), hx, dtype, **options)
+
+
+@on_clusters
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        ((5, 3), {}), ((5, 3), {"num_layers": 2, "bidirectional": True}), ((1, 3), {"num_layers": 2}),
+        ((5, 3), {"num_layers": 3, "dropout": 0.5}), ((70, 3), {}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("cell", ["rnn_tanh", "gru", "lstm"])
+def test_all_kernels_of_a_call_are_compiled_before_it(
+    cell: str, trains: bool, sizes: tuple[int, int], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By several threads at once, while none is launched."""
+    compiled, launched, run = set[KernelCode](), set[KernelCode](), ClustersOnCpu._run
+    monkeypatch.setattr(CompileThreads, "add", lambda threads, codes: compiled.update(codes))
+    monkeypatch.setattr(ClustersOnCpu, "_run", lambda kernel, *given: launched.add(kernel.code) or run(kernel, *given))
+    _, module = both(cell, **options)
+    with torch.set_grad_enabled(trains):
+        output, _ = module(torch.randn(*sizes, I))
+    if trains:
+        output.sum().backward()
+    assert launched
+    assert launched <= compiled, [code.source.name for code in launched - compiled]
 
 
 @on_clusters
