@@ -134,11 +134,17 @@ def _options(source: Path, macros: tuple[tuple[str, str], ...], capability: tupl
 
 def _digest(source: Path, macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> str:
     digest = hashlib.sha256(repr((macros, capability, _nvrtc_version())).encode())
-    own = chain.from_iterable(sorted(folder.glob("*.cuh")) for folder in include_folders(source)[1:])
-    for file in (source, Path(__file__), *sorted(HEADERS.rglob("*.cuh")), *own):
+    for file in (source, Path(__file__), *_headers(HEADERS, include_folders(source)[1:])):
         stat = file.stat()
         digest.update(_file_digest(file, stat.st_mtime_ns, stat.st_size))
     return digest.hexdigest()[:24]
+
+
+@cache
+def _headers(shared: Path, folders: tuple[Path, ...]) -> list[Path]:
+    """The shared headers, and those of a kernel's own folders."""
+    own = chain.from_iterable(sorted(folder.glob("*.cuh")) for folder in folders)
+    return [*sorted(shared.rglob("*.cuh")), *own]
 
 
 @lru_cache(maxsize=1024)
@@ -184,6 +190,7 @@ class CompileThreads:
         self._max_threads, self._running = threads, 0
         self._queue: deque[KernelCode] = deque()
         self._unfinished: set[KernelCode] = set()
+        self._finished: set[KernelCode] = set()
         self._changed = threading.Condition()
 
     def compile(self, codes: Iterable[KernelCode]) -> None:
@@ -194,8 +201,11 @@ class CompileThreads:
 
     def add(self, codes: Iterable[KernelCode]) -> None:
         """Begins to compile what the cache folder lacks."""
-        missing = [code for code in dict.fromkeys(codes) if code not in self._unfinished and not code.path.exists()]
+        unknown = [code for code in dict.fromkeys(codes) if code not in self._unfinished and code not in self._finished]
+        missing = [code for code in unknown if not code.path.exists()]
         with self._changed:
+            self._finished.update(unknown)
+            self._finished.difference_update(missing)
             self._queue.extend(missing)
             self._unfinished.update(missing)
             starting = min(self._max_threads - self._running, len(self._queue))
@@ -227,6 +237,7 @@ class CompileThreads:
                 compile_source(*code)
             with self._changed:
                 self._unfinished.discard(code)
+                self._finished.add(code)
                 self._changed.notify_all()
 
 

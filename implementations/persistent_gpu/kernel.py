@@ -181,6 +181,9 @@ def make_kernel(kind: KernelSpec, form: Form) -> Kernel:
     return Kernel(source, name, macros_of, arguments, kind.device, shared_bytes, grid, cluster, is_lazy=True)
 
 
+get_kernel = lru_cache(maxsize=4096)(make_kernel)
+
+
 @lru_cache(maxsize=4096)
 def compile_layer(shape: Shape, kind: KernelSpec) -> tuple[Form, Kernel]:
     """A layer's form and its kernel. Raises ValueError for what does not run, or does not fit."""
@@ -189,7 +192,7 @@ def compile_layer(shape: Shape, kind: KernelSpec) -> tuple[Form, Kernel]:
     form = select_config(problem, Device.of(kind.device), computes_inputs=kind.inputs > 0)
     if isinstance(form, str):
         raise ValueError(form)
-    return form, make_kernel(kind, form)
+    return form, get_kernel(kind, form)
 
 
 def unsupported_reason(shape: Shape, kind: KernelSpec) -> str | None:
@@ -304,3 +307,4 @@ def clear_cache() -> None:
     """Clears the caches of kernels and launches, so that other forms or builds are used from now on."""
     get_layer_kernel.cache_clear()
     compile_layer.cache_clear()
+    get_kernel.cache_clear()

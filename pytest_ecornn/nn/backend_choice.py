@@ -163,6 +163,8 @@ def _choose(module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
     timed = module_problem(options_of(module), kind_of(module, input, rows, hx), refusal, batch_sizes)
     mode = "heuristic" if backend == "heuristic" else ""
     decision, is_final = select(timed.problem, rows.device, timed.choices, timed.candidate_names, mode, obstacle=no_data(rows))
+    if is_final and timed.runs_after_compiling(decision.called):
+        return Choice("torch", "torch", f"torch until the kernels are compiled; then {decision.notes()}", is_final=False)
     return Choice(decision.called, decision.device, decision.notes(), is_final)
 
 

@@ -59,11 +59,11 @@ def module_choices(
     lengths = probe_lengths(case.steps) if estimates.is_linear(case) else (case.steps,)
     return Choices(
         candidates, heuristic, lengths, pruned, captures=not case.ragged, runnable=NAMES, compilation=compilation,
-        compiled="torch", may_run_meanwhile=partial(_may_run_meanwhile, device),
+        compiled="torch", may_run_meanwhile=partial(may_run_meanwhile, device),
     )  # fmt: skip
 
 
-def _may_run_meanwhile(device: torch.device) -> bool:
+def may_run_meanwhile(device: torch.device) -> bool:
     """Whether torch.nn may run calls while kernels are compiled: not on a stream of the caller's, as before a capture."""
     if device.type != "cuda" or os.environ.get("ECORNN_COMPILE", "beside") == "wait":
         return False
@@ -126,12 +126,18 @@ class ModuleProblem:
 
     def choices(self) -> Choices:
         case, refusal = self._computed_case, self.refusal()
-        compilation = None if refusal else KernelCompilation(self._kernel_cases(case), self.device)
+        compilation = None if refusal else KernelCompilation(self._kernel_cases(case, probe_lengths(case.steps)), self.device)
         return module_choices(case, self.device, self._make_call, refusal, self.torch_refusal, compilation)
 
-    def _kernel_cases(self, case: Case) -> list[Case]:
-        """The cases that kernels run in a call, and in those that are timed: with dropout each layer is one of its own."""
-        cases = [replace(case, steps=steps) for steps in dict.fromkeys((case.steps, *probe_lengths(case.steps)))]
+    def runs_after_compiling(self, backend: str) -> bool:
+        """Whether torch.nn runs the call although a backend won: some of its kernels are still being compiled."""
+        if backend == "torch" or self.torch_refusal is not None or not may_run_meanwhile(self.device):
+            return False
+        return KernelCompilation(self._kernel_cases(self._computed_case), self.device).is_running()
+
+    def _kernel_cases(self, case: Case, lengths: Sequence[int] = ()) -> list[Case]:
+        """The cases that kernels run in a call and in those of other lengths: with dropout each layer is one of its own."""
+        cases = [replace(case, steps=steps) for steps in dict.fromkeys((case.steps, *lengths))]
         if not self.problem.dropout:
             return cases
         first = [replace(case, layers=1) for case in cases]
