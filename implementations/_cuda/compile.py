@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib import metadata
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -60,9 +61,7 @@ class KernelCode(NamedTuple):
 def nvrtc_unavailable_reason() -> str | None:
     """Why kernels cannot be compiled here, or None."""
     try:
-        from cupy.cuda import nvrtc
-
-        nvrtc.getVersion()
+        nvrtc_version()
     except Exception as error:
         return (
             f"CuPy with NVRTC is needed (pip install pytest-ecornn[cuda13] or [cuda12]): {' '.join(str(error).split())[:200]}"
@@ -133,7 +132,7 @@ def _options(source: Path, macros: tuple[tuple[str, str], ...], capability: tupl
 
 
 def _digest(source: Path, macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> str:
-    digest = hashlib.sha256(repr((macros, capability, _nvrtc_version())).encode())
+    digest = hashlib.sha256(repr((macros, capability, nvrtc_version())).encode())
     for file in (source, Path(__file__), *_headers(HEADERS, include_folders(source)[1:])):
         stat = file.stat()
         digest.update(_file_digest(file, stat.st_mtime_ns, stat.st_size))
@@ -153,11 +152,19 @@ def _file_digest(file: Path, modified_ns: int, size: int) -> bytes:
 
 
 @cache
-def _nvrtc_version() -> tuple[int, int]:
+def nvrtc_version() -> str:
+    """The version of NVRTC's wheel, else NVRTC's own, for which CuPy is imported. Raises what that raises."""
+    from cupy_backends.cuda.api import driver
+
+    major = str(driver.get_build_version() // 1000)
+    for package in ("nvidia-cuda-nvrtc", f"nvidia-cuda-nvrtc-cu{major}"):
+        with suppress(metadata.PackageNotFoundError):
+            version = metadata.version(package)
+            if version.partition(".")[0] == major:
+                return version
     from cupy.cuda import nvrtc
 
-    major, minor = nvrtc.getVersion()
-    return major, minor
+    return ".".join(map(str, nvrtc.getVersion()))
 
 
 def _run_nvrtc(source: Path, options: list[str]) -> tuple[bytes, str]:

@@ -17,6 +17,7 @@ from pytest_ecornn.implementations._cuda.compile import KernelCode, compile_sour
 from pytest_ecornn.implementations._cuda.launch import (
     INT32,
     INT64,
+    MAX_DYNAMIC_SHARED_BYTES,
     NON_PORTABLE_CLUSTERS,
     POINTER,
     PORTABLE_CLUSTER,
@@ -189,13 +190,13 @@ def _launcher(
     source: Path, name: str, macros: tuple[tuple[str, str], ...], device: torch.device, types: str, shared_bytes: int,
     is_cooperative: bool, cluster: int,
 ) -> Launcher:  # fmt: skip
-    import cupy
-    from cupy.cuda import driver
+    from cupy_backends.cuda.api import driver  # what `cupy` is built on: that takes as long to import as many calls
 
     compiled = compile_source(source, macros, torch.cuda.get_device_capability(device))
-    with cupy.cuda.Device(device.index):
-        function = cupy.RawModule(path=str(compiled.path)).get_function(name)
-        function.max_dynamic_shared_size_bytes = shared_bytes
+    with torch.cuda.device(device):
+        bind(device.index)
+        function = driver.moduleGetFunction(driver.moduleLoad(str(compiled.path)), name)
+        driver.funcSetAttribute(function, MAX_DYNAMIC_SHARED_BYTES, shared_bytes)
         if cluster > PORTABLE_CLUSTER:
-            driver.funcSetAttribute(function.kernel.ptr, NON_PORTABLE_CLUSTERS, 1)
+            driver.funcSetAttribute(function, NON_PORTABLE_CLUSTERS, 1)
         return Launcher(function, types, is_cooperative, driver)

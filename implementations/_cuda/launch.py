@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 POINTER, INT32, INT64 = "P", "i", "q"  # what a kernel takes, as `struct` calls it
 PORTABLE_CLUSTER = 8  # blocks, which every device that has clusters can run
-NON_PORTABLE_CLUSTERS = 14  # the driver's number of a function's attribute
+MAX_DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTERS = 8, 14  # the driver's numbers of a function's attributes
 
 
 class Launch(NamedTuple):
@@ -29,16 +29,16 @@ def params_struct(types: str) -> struct.Struct:
 
 
 class Launcher:
-    """Launches one function of a module, which stays loaded as long as `function` (of CuPy) lives.
+    """Launches one function of a module that stays loaded.
 
-    types: of the fields of the kernel's Params, its one parameter, in order. is_cooperative: all blocks run at once, or the
-    launch fails. driver: `cupy.cuda.driver`.
+    function: the driver's handle. types: of the fields of the kernel's Params, its one parameter, in order. is_cooperative:
+    all blocks run at once, or the launch fails. driver: CuPy's.
     """
 
-    def __init__(self, function: Any, types: str, is_cooperative: bool, driver: Any):
-        self._function, self._refusal = function, driver.CUDADriverError
+    def __init__(self, function: int, types: str, is_cooperative: bool, driver: Any):
+        self._refusal = driver.CUDADriverError
         launch = driver.launchCooperativeKernel if is_cooperative else driver.launchKernel
-        self._launch = partial(launch, function.kernel.ptr)
+        self._launch = partial(launch, function)
         self._rest = () if is_cooperative else (0,)  # arguments in another form: none
         self._params = params_struct(types)
         self._idle: list[tuple[Any, Any, int]] = []  # a Params, its address in memory, and the address of that
@@ -81,7 +81,7 @@ _bound = _ThreadContexts()
 def bind(device: int) -> None:
     """Binds the device's context to this thread, unless it is bound: a thread that torch has not used has none."""
     if device not in _bound.devices:
-        from cupy.cuda import runtime
+        from cupy_backends.cuda.api import runtime
 
         runtime.setDevice(device)
         _bound.devices.add(device)

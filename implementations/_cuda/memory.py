@@ -58,7 +58,7 @@ def _bytes(size: int, device: torch.device) -> EmptyFactory:
 
 @cache
 def _runtime() -> Any:
-    from cupy.cuda import runtime
+    from cupy_backends.cuda.api import runtime
 
     return runtime
 

@@ -107,14 +107,9 @@ class Driver:
         raise self.CUDADriverError("too large")
 
 
-class Function:
-    class kernel:  # noqa: N801
-        ptr = 1
-
-
 def test_a_launch_within_another_leaves_its_arguments_alone() -> None:
     driver = Driver("Piq")
-    launcher = Launcher(Function, "Piq", False, driver)
+    launcher = Launcher(1, "Piq", False, driver)
     driver.during = lambda: launcher(Launch(1, 1), 0, [7, -8, 2**40])
     launcher(Launch(2, 32, 64), 9, [16, -1, 2**33])
     launcher(Launch(1, 1), 0, [32, 5, -(2**50)])
@@ -123,7 +118,7 @@ def test_a_launch_within_another_leaves_its_arguments_alone() -> None:
 
 
 def test_what_the_driver_refuses_is_said_and_may_be_tried_again() -> None:
-    launcher = Launcher(Function, "P", True, Driver("P"))
+    launcher = Launcher(1, "P", True, Driver("P"))
     for _ in range(2):
         with pytest.raises(RuntimeError, match=r"the CUDA driver refused Launch\(grid=300, .*: too large"):
             launcher(Launch(300, 32), 0, [16])
