@@ -166,7 +166,7 @@ def _by_neighbours(problem: Problem, place: tuple[str, str]) -> Decision | None:
     nearest = []
     for neighbours in problem.neighbours():
         decided = ((size, _state.decisions.get((place[0], key))) for size, key in neighbours)
-        nearest.append(next(((size, decision) for size, decision in decided if decision is not None), None))
+        nearest.append(next(((size, decision) for size, decision in decided if decision and decision.samples), None))
     below, above = nearest
     if below is None or above is None or above[0] > NEIGHBOURHOOD * below[0]:
         return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pytest_ecornn.autotune import freeze
+from pytest_ecornn.nn.preparation import prepare
 from pytest_ecornn.nn.recurrent import GRU, LSTM, RNN
 from pytest_ecornn.nn.scan import MinGRU, MinLSTM
 
-__all__ = ["GRU", "LSTM", "RNN", "MinGRU", "MinLSTM", "freeze"]
+__all__ = ["GRU", "LSTM", "RNN", "MinGRU", "MinLSTM", "freeze", "prepare"]

@@ -95,7 +95,7 @@ class BackendChooser:
         elif choice.called == "torch" and not self._first_passes and not choice.is_captured:
             return choice  # torch.nn runs under any transform
         elif missing_transform() is not None:
-            return _choose(module, input, rows, hx)._replace(is_final=False)
+            return choose_untried(module, input, rows, hx)._replace(is_final=False)
         if is_recomputed():
             return self._as_first(self._first_passes.get(sizes, choice), choice, module, input, rows, hx)
         if not choice.is_final or (not has_grad and module.training):
@@ -125,7 +125,7 @@ class BackendChooser:
         return first if is_run else choice
 
     def _choose(self, key: Hashable, module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
-        choice = _choose(module, input, rows, hx)
+        choice = choose_untried(module, input, rows, hx)
         if choice.is_final:
             if len(self._choices) >= _MAX_CHOICES:
                 self.forget()
@@ -150,8 +150,8 @@ def _elsewhere(module: Any, device: torch.device) -> Choice:
     return choice
 
 
-def _choose(module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
-    """The choice of a kind of call."""
+def choose_untried(module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
+    """The choice of a call whose kind the module does not remember. rows: the input, or a PackedSequence's data."""
     backend = module._backend
     choice = without_timing(module, input, rows, hx, checks_sizes=backend == "persistent_gpu")
     if choice is not None:

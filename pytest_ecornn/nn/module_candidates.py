@@ -126,17 +126,18 @@ class ModuleProblem:
 
     def choices(self) -> Choices:
         case, refusal = self._computed_case, self.refusal()
-        compilation = None if refusal else KernelCompilation(self._kernel_cases(case, probe_lengths(case.steps)), self.device)
+        compilation = None if refusal else KernelCompilation(self.kernel_cases(probe_lengths(case.steps)), self.device)
         return module_choices(case, self.device, self._make_call, refusal, self.torch_refusal, compilation)
 
     def runs_after_compiling(self, backend: str) -> bool:
         """Whether torch.nn runs the call although a backend won: some of its kernels are still being compiled."""
         if backend == "torch" or self.torch_refusal is not None or not may_run_meanwhile(self.device):
             return False
-        return KernelCompilation(self._kernel_cases(self._computed_case), self.device).is_running()
+        return KernelCompilation(self.kernel_cases(), self.device).is_running()
 
-    def _kernel_cases(self, case: Case, lengths: Sequence[int] = ()) -> list[Case]:
+    def kernel_cases(self, lengths: Sequence[int] = ()) -> list[Case]:
         """The cases that kernels run in a call and in those of other lengths: with dropout each layer is one of its own."""
+        case = self._computed_case
         cases = [replace(case, steps=steps) for steps in dict.fromkeys((case.steps, *lengths))]
         if not self.problem.dropout:
             return cases

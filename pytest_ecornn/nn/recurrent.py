@@ -53,7 +53,8 @@ class _Recurrent(nn.RNNBase):
         dtype. The kernels take bfloat16, float16 and float32 on a CUDA device, whose products of float32 are TF32 where
         torch.backends.cudnn.rnn says so, and an H that fits on the chip. A weight that requires no gradient costs nothing.
 
-        With backend "auto" the first call of a kind times the kernels and torch.nn for milliseconds, and stores what it chose.
+        With backend "auto" torch.nn runs the first calls of a kind until kernels are compiled. Then one call times both for
+        milliseconds, and stores what it chose.
         resets: must be None; not implemented. Double backward (create_graph=True) runs a loop over time. torch.compile times
         while it traces; graphs of T or B that vary run what the cost models choose.
 

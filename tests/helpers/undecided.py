@@ -14,6 +14,7 @@ from pytest_ecornn.autotune import selection
 def undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of decisions."""
     monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("ECORNN_COMPILE", "wait")
     for name in ("ECORNN_AUTO", "ECORNN_DECISIONS"):
         monkeypatch.delenv(name, raising=False)
     selection.forget()
