@@ -32,7 +32,7 @@ list-test-all: $(STAMP)
 # The core of the tests on the oldest versions that are declared, in a virtual environment of its own.
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/pytest --numprocesses 2 --dist worksteal tests/contract/test_contract.py tests/run/test_discovery.py \
-		tests/reporting/test_reporting.py tests/end_to_end/test_runs.py $(ARGS)
+		tests/reporting/test_reporting.py tests/end_to_end/test_runs.py tests/project/test_imports.py $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-import pytest
-
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -37,6 +35,13 @@ DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 class Unsupported(Exception):
     """Raised by `Implementation.build` with the reason why the case will not run; reported as a skip, as pytest.skip is."""
+
+
+def _skip_exception() -> type[BaseException]:
+    """What pytest.skip raises. Modules of torch's users import the contract, and for them pytest stays away."""
+    import pytest
+
+    return pytest.skip.Exception
 
 
 def skip_reason(skip: BaseException) -> str:
@@ -258,7 +263,7 @@ class Implementation(ABC):
             return "takes no resets"
         try:
             return self.unsupported(case, torch.device(case.device))
-        except pytest.skip.Exception as skip:
+        except _skip_exception() as skip:
             return skip_reason(skip)
 
     @abstractmethod

@@ -35,6 +35,7 @@ from pytest_ecornn.nn.module_candidates import (
     requires_grad,
 )
 from pytest_ecornn.nn.short_calls import Choice, ShortCall, ShortCalls
+from pytest_ecornn.nn.tracing import constant_in_graphs
 from pytest_ecornn.reference.precision import reader
 
 _MAX_CHOICES, _MAX_FIRST_PASSES = 256, 256
@@ -209,8 +210,7 @@ def _refusal_of_sizes(module: Any, input: Any, rows: Tensor, hx: Any) -> str | N
         return None  # what runs in full precision and in training runs under autocast, in TF32 and without gradients
     dtype = autocast_of(device)(rows[:0]).dtype
     trains = wants_gradient([rows, *cells.unpack_state(hx), *module._flat_weights])
-    reason: str | None = refusal_of_sizes(*size, dtype, device, trains, is_tf32(dtype))
-    return reason
+    return refusal_of_sizes(*size, dtype, device, trains, is_tf32(dtype))
 
 
 def _is_run_by_kernels(device: torch.device) -> bool:
@@ -235,10 +235,10 @@ def choose_traced(module: Any, input: Any, hx: Any) -> tuple[str, str]:
     steps, batch, *others = kind_of(module, input, rows, hx)
     is_fixed = rows is input and is_static(steps) and is_static(batch)
     sizes = (steps, batch) if is_fixed else (0, next_power_of_2(batch))
-    return _decided(backend, no_data(rows), *options_of(module), *sizes, *others)  # type: ignore[no-any-return]
+    return _decided(backend, no_data(rows), *options_of(module), *sizes, *others)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def _decided(backend: str, obstacle: str, *values: Any) -> tuple[str, str]:
     """The backend of a graph, and its note. values: of ModuleOptions and CallKind, of sizes that vary with T 0.
 

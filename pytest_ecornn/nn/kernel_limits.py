@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pytest_ecornn.implementations.persistent_gpu import kernel
+from pytest_ecornn.nn.tracing import constant_in_graphs
 
 
 @lru_cache(maxsize=4096)
@@ -18,7 +19,7 @@ def cached_refusal(
     return kernel.unsupported_reason(shape, kernel.KernelSpec(dtype, device, tf32, saves_for_backward=trains))
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def refusal_of_sizes(*given: Any) -> str | None:
     """Why the kernels do not run calls of those sizes, or None. torch.compile does not look into it."""
     return cached_refusal(*given)

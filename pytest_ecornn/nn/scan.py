@@ -36,6 +36,7 @@ from pytest_ecornn.implementations.scan_gpu.ops import scan as scan_on_gpu
 from pytest_ecornn.implementations.scan_torch import ScanTorch
 from pytest_ecornn.nn.autocast import autocast_of
 from pytest_ecornn.nn.calls import missing_transform, run_packed
+from pytest_ecornn.nn.tracing import constant_in_graphs, outside_of_graphs
 from pytest_ecornn.reference.precision import current, is_autocast
 
 SCANS: Mapping[str, type[Implementation]] = {"scan_cpu": ScanCpu, "scan_gpu": ScanGpu, "scan_torch": ScanTorch}
@@ -186,7 +187,7 @@ class _Scan(nn.Module):
             if backend := traced_backend(self, x):
                 self._notes = f"{backend}; chosen without timing, as torch.compile traced the call"
                 return run_traced_layer(self, layer, x, state, lengths, resets)
-            return _run_outside_of_graphs(self, layer, x, state, lengths, resets)  # type: ignore[no-any-return]
+            return _run_outside_of_graphs(self, layer, x, state, lengths, resets)
         return self._run_built_layer(layer, x, state, lengths, resets)
 
     def _run_built_layer(
@@ -260,7 +261,7 @@ def _build_by(backend: str, case: Case, weights: LayerWeights) -> Layer:
     return SCANS[backend]().build(case, weights) if backend in SCANS else loop_layer(case, weights)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # a layer is built for the sizes of a call
+@outside_of_graphs  # a layer is built for the sizes of a call
 def _run_outside_of_graphs(module: _Scan, *given: Any) -> tuple[Tensor, Tensor]:
     return module._run_built_layer(*given)
 
@@ -336,11 +337,10 @@ def traced_backend(module: Any, x: Tensor) -> str | None:
     steps, batch = (x.shape[1], x.shape[0]) if module.batch_first else x.shape[:2]
     if x.is_cuda and (steps >= _MAX_INDEX or batch * module.weight_ih_l0.shape[0] >= _MAX_INDEX):
         return None
-    backend: str | None = _usable(module._backend, x.device)
-    return backend
+    return _usable(module._backend, x.device)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def _usable(backend: str, device: torch.device) -> str | None:
     own = "scan_gpu" if device.type == "cuda" else "scan_cpu"
     forced = os.environ.get("ECORNN_AUTO") or "measure"
@@ -349,7 +349,7 @@ def _usable(backend: str, device: torch.device) -> str | None:
     return own if device.type == "cpu" or skip_reason(device) is None else None
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def _multiplies_in_tf32() -> bool:
     return current("matmul") == "tf32"
 

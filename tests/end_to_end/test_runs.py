@@ -31,15 +31,6 @@ def case_of(reason: str) -> tuple[str, str]:
     return "--ecornn-case", case[1]
 
 
-def test_without_a_flag_the_plugin_imports_nothing(foreign: Foreign) -> None:
-    foreign.write(
-        "test_it.py",
-        "import sys\ndef test_it():\n    heavy = {'torch', 'numba', 'rich', 'hypothesis.strategies'} & set(sys.modules)\n"
-        "    assert 'torch' not in heavy and 'numba' not in heavy\n    assert 'pytest_ecornn.run.session' not in sys.modules\n",
-    )
-    foreign.run("-q", check=0, fresh=True)
-
-
 def test_the_right_one_has_times_and_an_answer_in_every_output_and_the_wrong_one_is_not_timed(foreign: Foreign) -> None:
     right, wrong = foreign.write("right.py", samples.RIGHT), foreign.write("wrong.py", samples.WRONG)
     paths = ["--ecornn-implementations", str(right), "--ecornn-implementations", str(wrong)]
