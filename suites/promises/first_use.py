@@ -7,8 +7,6 @@ NVRTC and CuPy are made ready before the clock starts, so a stage is the kernel'
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +26,7 @@ from pytest_ecornn.implementations._cuda import kernel
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.run.discovery import discover
+from pytest_ecornn.suites.fresh_processes import own_caches, run_in_turn
 from pytest_ecornn.verification.calls import Call
 
 NAME = "transposed_gpu"
@@ -38,7 +37,6 @@ CASES = (  # a kernel's first use, another shape, another type
 )
 COLD, WARM = "nothing on disk", "compiled on disk"
 MOST_COMPILE_S, MOST_LOAD_S = 3.0, 0.05
-_LONGEST_S = 120
 
 
 @dataclass(frozen=True)
@@ -167,20 +165,9 @@ def measure(name: str = NAME, cases: Sequence[str] = CASES) -> ColdStartFigures:
 
 
 def _in_process(folder: str, disk: str, name: str, cases: Sequence[str]) -> list[ColdStart] | str:
-    """NVRTC keeps what it compiled in the driver's cache, which therefore lies in the folder too."""
-    caches = {"ECORNN_CACHE_DIR": f"{folder}/ecornn", "CUDA_CACHE_PATH": f"{folder}/driver"}
-    for cache in caches.values():
-        Path(cache).mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "pytest_ecornn.suites.promises.first_use", name, *cases]
-    try:
-        done = subprocess.run(
-            command, env={**os.environ, **caches}, capture_output=True, text=True, timeout=_LONGEST_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"not done after {_LONGEST_S} s"
-    if done.returncode:
-        return next(iter(done.stderr.strip().splitlines()[-1:]), f"ended with {done.returncode}")
-    return parse(done.stdout.strip().splitlines()[-1], disk)
+    arguments = ["-m", "pytest_ecornn.suites.promises.first_use", name, *cases]
+    ((line, reason),) = run_in_turn([(arguments, own_caches(Path(folder)))])
+    return reason or parse(line, disk)
 
 
 def parse(text: str, disk: str) -> list[ColdStart]:

@@ -12,7 +12,15 @@ from pytest_ecornn.reporting.files import ReportError
 if TYPE_CHECKING:
     from pytest_ecornn.suites.published.common.parted import Report, ReportPlan
 
-NAMES = ("deepbench", "host_time", "language_model", "persistent", "scan", "sparse")  # of reports that are made in parts
+NAMES = (
+    "deepbench",
+    "host_time",
+    "language_model",
+    "persistent",
+    "scan",
+    "sparse",
+    "varying",
+)  # of reports that are made in parts
 
 
 def report_files(path: Path) -> dict[str, Path]:

@@ -271,7 +271,11 @@ class ReportPlan:
             parser.error(f"--shard: expected parts that have cases to share, got {', '.join(whole)}")
         try:
             resumed = given.output / f"{self.name}.json" if given.resume is _OWN else given.resume
-            return exit_code(parser.prog, lambda: self.run(given.output, given.seconds, names, resumed, given.shard))
+            measure = partial(self.run, given.output, given.seconds, names, resumed, given.shard)
+            if given.device == "cuda":
+                return exit_code(parser.prog, measure)
+            measure()
+            return 0
         except (OSError, ValueError) as error:
             parser.error(str(error))
 
@@ -282,7 +286,7 @@ class ReportPlan:
         groups = {group: f"{group} is of {name}" for name, part in self.parts.items() for group in part.groups}
         help_text = "; ".join(["all of them unless given", *groups.values()])
         parser.add_argument("--parts", nargs="+", choices=[*self.parts, *groups], help=help_text)
-        parser.set_defaults(resume=None, shard=None)
+        parser.set_defaults(resume=None, shard=None, device="cuda")
         if any(part.is_sharded for part in self.parts.values()):
             help_text = "measures one of N shares of the cases, as processes on one or several GPUs do at the same time"
             parser.add_argument("--shard", type=shard_argument, metavar="I/N", help=help_text)

@@ -7,19 +7,19 @@ measured once before all others, and thrown away.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 import torch
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement.clocks import CudaEventTimer, Timer
-from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.results.formatting import ratio_interval
+from pytest_ecornn.reporting.markdown_syntax import document
 from pytest_ecornn.results.statistics import median_interval
 from pytest_ecornn.suites.promises import first_use
 from pytest_ecornn.suites.published.common.bars import MaxTarget, Times
 from pytest_ecornn.suites.published.common.case_times import call_of, prepared
+from pytest_ecornn.suites.published.common.figure_rows import Row, render_rows
 from pytest_ecornn.suites.published.common.item_rows import measure_each
 from pytest_ecornn.verification.verification import Candidate
 
@@ -33,22 +33,6 @@ FIRST_USED = (
 CALL_BAR_US = MaxTarget(30.0)
 FIRST_BARS_S = {first_use.COLD: MaxTarget(5.0), first_use.WARM: MaxTarget(0.05)}
 _GROUPS, _CALLS = 20, 100  # of calls, whose median is a sample
-
-
-@dataclass(frozen=True)
-class Row:
-    """One figure, with its interval, in the unit; or the reason why there is none."""
-
-    what: str
-    case: str
-    unit: str
-    found: Times | None = None
-    bar: MaxTarget | None = None
-    reason: str = ""
-
-    @property
-    def label(self) -> str:
-        return f"{self.what}, {self.case}"
 
 
 def measure(deadline: float) -> Iterator[Row]:
@@ -102,23 +86,11 @@ def _no_first_use(why: str) -> Row:
 
 
 def render(rows: Sequence[Row]) -> str:
-    figures = ("measured", "unit", "bar", "holds")
-    lines = [[escape(row.what), row.case, *_figures(row)] for row in rows if not row.reason]
-    return document(
-        [
-            "## The host's time",
-            "Calls: inference, until a call returns, the device idle before and not waited for within; median of "
-            f"{_GROUPS} medians of {_CALLS} calls, with its interval (99 %). What a process measures first takes longer: each "
-            "implementation's first row was measured once before, and thrown away. First use: build and first call in a fresh "
-            "process until the device is done, compiled there or found on disk; CUDA, cuBLAS, NVRTC and CuPy are ready before, "
-            "but for the first in the process not the products that cuBLAS loads for its type, nor autograd's thread.",
-            table(("what", "case", *figures), lines, figures[:1]) if lines else "",
-            "\n".join(f"- {escape(row.label)}: {escape(row.reason)}" for row in rows if row.reason),
-        ]
+    text = (
+        "Calls: inference, until a call returns, the device idle before and not waited for within; median of "
+        f"{_GROUPS} medians of {_CALLS} calls, with its interval (99 %). What a process measures first takes longer: each "
+        "implementation's first row was measured once before, and thrown away. First use: build and first call in a fresh "
+        "process until the device is done, compiled there or found on disk; CUDA, cuBLAS, NVRTC and CuPy are ready before, "
+        "but for the first in the process not the products that cuBLAS loads for its type, nor autograd's thread."
     )
-
-
-def _figures(row: Row) -> Iterator[str]:
-    assert row.found is not None
-    yield from (ratio_interval(*row.found) if row.found[1] < row.found[2] else f"{row.found[0]:.3g}", row.unit)
-    yield from (str(row.bar), row.bar.is_met(row.found)) if row.bar else ("-", "-")
+    return document(["## The host's time", text, render_rows(rows)])
