@@ -14,6 +14,7 @@ import torch
 import torch.distributed
 import torch.multiprocessing
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ecornn.autotune import selection
@@ -59,7 +60,7 @@ def compare(rank: int, store: str) -> None:
     for kind in KINDS:
         wanted = backward(made(kind), x)
         sharded = made(kind)
-        torch.distributed.fsdp.fully_shard(sharded)
+        fully_shard(sharded)
         for module in (DistributedDataParallel(made(kind)), sharded):
             torch.testing.assert_close(backward(module, own), wanted)
     leave()
