@@ -6,6 +6,7 @@ DeepBench's layers have I = H, one layer, one direction.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ def backends(problem: SelectionProblem, device: torch.device) -> tuple[str, ...]
 
 def make_module(problem: SelectionProblem, backend: str, device: torch.device) -> nn.Module:
     """The module of torch.nn, or this project's with a backend; in evaluation where it computes no gradients."""
+    os.environ.setdefault("ECORNN_COMPILE", "wait")  # what is measured is the choice, not what runs before it
     source: Any = torch.nn if backend == BASELINE else pytest_ecornn.nn
     options: dict[str, Any] = {} if backend == BASELINE else {"backend": backend}
     if problem.cell.startswith("rnn"):
