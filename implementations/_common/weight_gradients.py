@@ -1,7 +1,7 @@
 """Gradients of a layer's parameters and inputs: of small layers in one launch, of others by products.
 
-Their time is the host's where sizes are small. Time comes first, and no sequence has a length: so the state before a step is
-the output of the step before.
+Their time is the host's where sizes are small. Time comes first, so the state before a step is the output of the step before.
+With lengths that holds where gradients are not 0, unless a sequence starts in reverse from a given state.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from torch import Tensor
 from pytest_ecornn.contract import Case, cells
 from pytest_ecornn.implementations._common.input_projection import held
 from pytest_ecornn.implementations._common.padded_gemm import matmul_nn, matmul_tn
+from pytest_ecornn.implementations._common.padding import shifted_states, zero_padding
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
-from pytest_ecornn.implementations._common.states_before import shifted_states
 from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
 from pytest_ecornn.implementations._cuda.bias_gradients import bias_gradients
 from pytest_ecornn.implementations._cuda.memory import address
@@ -53,6 +53,8 @@ def backward(
     d_output = x.new_zeros(stack.output) if d_output is None else contiguous_last_dim(d_output)
     check_tensor("the output's gradient", d_output, stack.output, x.dtype, x.device)
     of_first, of_weights = wanted[1 : 1 + len(first)], wanted[1 + len(first) :]
+    if lengths is not None and not how.projected and any(of_weights[: PER_PSEUDO_LAYER * stack.directions : PER_PSEUDO_LAYER]):
+        x = zero_padding(x, lengths, how.batch_first)
     # Kernels write gradients of initial states that are not given, too: all to the same address, as nobody reads them.
     grad_initial_states = [allocate(kind, stack.state) for _ in first] or [allocate(kind, stack.state)] * stack.num_states
     one = _Backward(
@@ -105,7 +107,8 @@ class _Backward(NamedTuple):
     def _suits(self, gradients: WeightGradients, layer: int, inputs: Tensor) -> bool:
         """Whether the gradients of all of a layer's weights are wanted, and computed from tensors as these."""
         size = PER_PSEUDO_LAYER * self.stack.directions
-        takes_states = not self.initial_states or gradients.take_initial_states(inputs.shape[2])
+        starts_apart = self.lengths is not None and self.stack.directions > 1  # in reverse, each sequence at its own end
+        takes_states = not self.initial_states or (gradients.take_initial_states(inputs.shape[2]) and not starts_apart)
         return takes_states and inputs.is_contiguous() and all(self.needs_input_grad[layer * size : (layer + 1) * size])
 
     def _layer_at_once(
@@ -196,10 +199,10 @@ class _Backward(NamedTuple):
         output = self.kept.outputs[layer]
         if stack.directions > 1:
             output = output.narrow(2, reverse * stack.hidden, stack.hidden)
-        if stack.batch_first or self.initial_states or self.lengths is not None:
+        if stack.batch_first or self.initial_states:
             initial = self.initial_states[0][track] if self.initial_states else None
             before = shifted_states(output, initial, self.lengths, stack.batch_first, bool(reverse)).flatten(0, 1)
-        else:  # the first step starts from zeros
+        else:  # the first step starts from zeros, which lie after a sequence's end too
             later, earlier = slice(stack.batch, None), slice(-stack.batch)
             before, own = output.flatten(0, 1)[later if reverse else earlier], earlier if reverse else later
             rows, of_product = rows[own], None if of_product is None else of_product[own]
@@ -263,7 +266,7 @@ def _loop(
     )  # fmt: skip
     names = [name + suffix for _, _, suffix in cells.parameter_suffixes(case) for name in PARAMETERS]
     parameters = {name: weight.float() for name, weight in zip(names, weights, strict=True) if weight is not None}
-    rows = x.float()
+    rows = x.float() if lengths is None else zero_padding(x.float(), lengths, batch_first)
     if is_projected:  # the reference adds no bias to what is projected
         zeros = rows.new_zeros(weight_hh.shape[0])
         rows = rows + torch.cat([parameters.get(f"bias_ih_l0{end}", zeros) for end in ("", "_reverse")[:directions]])

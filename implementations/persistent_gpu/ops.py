@@ -88,27 +88,29 @@ def _fake_backward(
 
 
 class CheckedCall:
-    """Calls on x, initial states and parameters of the layouts, dtypes and device of those given, which are checked.
+    """Calls on x, initial states, parameters and lengths of the layouts, dtypes and device of those given, which are checked.
 
-    sizes, dtype, device: of x. first: without gaps. weights: as `run`'s, which calls read anew from the same addresses.
-    trains: a gradient is wanted. Raises as `run` does.
+    sizes, dtype, device: of x. first, lengths: without gaps. weights: as `run`'s, which calls read anew from the same
+    addresses. trains: a gradient is wanted. Raises as `run` does.
     """
 
     __slots__ = ("parameters", "plan", "trains")
 
     def __init__(
         self, sizes: torch.Size, dtype: torch.dtype, device: torch.device, first: Sequence[Tensor],
-        weights: Sequence[Tensor | None], how: RNNOptions, trains: bool,
+        weights: Sequence[Tensor | None], lengths: Tensor | None, how: RNNOptions, trains: bool,
     ):  # fmt: skip
-        self.plan = get_plan(how, sizes, len(weights), hidden_size_of(weights), dtype, device, trains, lengths=False)
-        self.plan.check(first, weights, None)
+        hidden, has_lengths = hidden_size_of(weights), lengths is not None
+        self.plan = get_plan(how, sizes, len(weights), hidden, dtype, device, trains, has_lengths)
+        self.plan.check(first, weights, lengths)
         self.parameters, self.trains = FrozenParameters(weights), trains
 
-    def __call__(self, x: Tensor, first: Sequence[Tensor]) -> Sequence[Tensor]:
+    def __call__(self, x: Tensor, first: Sequence[Tensor], lengths: Tensor | None = None) -> Sequence[Tensor]:
         if self.trains:
-            found: Sequence[Tensor] = _apply_directly(self, len(first), None, self.plan.stack.how, x, *first, *self.parameters)
+            given = len(first), lengths, self.plan.stack.how, x, *first, *self.parameters
+            found: Sequence[Tensor] = _apply_directly(self, *given)
             return found
-        return forward.run(self.plan, x, first, self.parameters, None)[0]
+        return forward.run(self.plan, x, first, self.parameters, lengths)[0]
 
 
 class _Differentiable(torch.autograd.Function):
@@ -123,7 +125,7 @@ class _Differentiable(torch.autograd.Function):
     ) -> Any:
         first, weights = rest[:states], rest[states:]
         if isinstance(call, CheckedCall):
-            results, (outputs, gates, cells) = forward.run(call.plan, x, first, call.parameters, None)
+            results, (outputs, gates, cells) = forward.run(call.plan, x, first, call.parameters, lengths)
         elif call:
             results, (outputs, gates, cells) = forward.forward(x, first, weights, lengths, how, keeps=True)
         else:
@@ -184,9 +186,11 @@ def run(
     x: [T, B, I], or [B, T, I] with `how.batch_first`, of bfloat16, float16 or float32, on a CUDA device; with `how.projected`
     W_ih x without biases, [.., D*G*H]. first: the initial states [L*D, B, H], () for zeros. weights: of each layer and
     direction weight_ih (None where x is projected), weight_hh, bias_ih and bias_hh (None for none), as torch.nn has them.
-    lengths: int64 [B] on the same device. Raises ValueError for other shapes, dtypes, cells and devices, and for H that does
-    not fit; RuntimeError where an earlier launch is known to have timed out, which a replayed graph does not check.
+    lengths: int64 [B] on the same device, None for T. What is below 0 or above T counts as these. Nothing depends on x in the
+    padding, where the output and x's gradient are 0. Raises ValueError for other shapes, dtypes, cells and devices, and for H
+    that does not fit; RuntimeError where an earlier launch is known to have timed out, which a replayed graph does not check.
     """
+    lengths = None if lengths is None else lengths.contiguous()
     tensors = (x, *first, *weights, lengths)
     if not can_skip_dispatch(tensors):
         found: Sequence[Tensor] = _OPS.persistent_forward.default(x, first, [*weights], lengths, *how)

@@ -177,10 +177,11 @@ class ExecutionPlan:
 
     @cached_property
     def is_single_step(self) -> bool:
-        """Whether the kernel for one step runs, which computes the input product too."""
+        """Whether the kernel for one step runs, which computes the input product too and takes no lengths."""
         stack = self.stack
         widths = stack.input_width or 0, stack.output[2] * (stack.pseudo_layers > stack.directions)
-        return is_applicable(stack.shape, widths, self.kind.dtype) and not self.kind.saves_for_backward
+        needs_others = self.kind.saves_for_backward or self.kind.lengths
+        return is_applicable(stack.shape, widths, self.kind.dtype) and not needs_others
 
     @cached_property
     def output(self) -> EmptyFactory:
@@ -243,7 +244,7 @@ class ExecutionPlan:
         )  # fmt: skip
         inner = (stack.output[2],) if stack.pseudo_layers > stack.directions else ()
         widths = *filter(None, (stack.input_width,)), *inner
-        if stack.batch_first or kind.lengths or not sizes.suit_products(widths, kind.tf32):
+        if stack.batch_first or not sizes.suit_products(widths, kind.tf32):
             return None
         return WeightGradients(sizes, sizes.are_padded(widths, kind.tf32))
 

@@ -15,8 +15,8 @@ from pytest_ecornn.contract import Unsupported
 from pytest_ecornn.implementations._common.autograd_ops import differentiable_once
 from pytest_ecornn.implementations._common.input_projection import held
 from pytest_ecornn.implementations._common.padded_gemm import matmul_tn
+from pytest_ecornn.implementations._common.padding import shifted_states
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, ProblemSize
-from pytest_ecornn.implementations._common.states_before import shifted_states
 from pytest_ecornn.implementations._cuda.bias_gradients import bias_gradients
 from pytest_ecornn.implementations._cuda.memory import address, empty
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of, sizes_of

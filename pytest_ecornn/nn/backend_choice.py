@@ -43,6 +43,7 @@ _VARYING_STEPS = 64  # of a traced call whose T varies
 _first_passes: dict[Hashable, str] = {}  # backends of traced calls without gradients that may be recomputed with them
 _rnn_precision = reader("rnn")
 _BY_TORCH = Choice("torch", "torch", "torch")  # which says what is wrong with a call
+_OF_LENGTHS = Choice(*("persistent_gpu",) * 2, "persistent_gpu: with lengths the kernels run wherever they can, untimed")
 
 
 class BackendChooser:
@@ -105,17 +106,19 @@ class BackendChooser:
             self._first_passes.pop(sizes, None)
         return choice
 
-    def remember(self, module: Any, x: Tensor, hx: Any, choice: Choice) -> None:
+    def remember(self, module: Any, x: Tensor, hx: Any, lengths: Tensor | None, choice: Choice) -> None:
         """Shortens calls like one that has been made, by what ran it."""
         if choice.is_final and not is_recomputed():
-            self.short.add(module, x, hx, choice)
+            self.short.add(module, x, hx, lengths, choice)
 
-    def short_call(self, module: Any, x: Tensor, hx: Any) -> ShortCall | None:
+    def short_call(self, module: Any, x: Tensor, hx: Any, lengths: Tensor | None) -> ShortCall | None:
         """The short form of a call, or None where it has none, or none yet."""
+        if lengths is not None:  # its choice depends on no other call
+            return self.short.get(module, x, hx, lengths)
         has_grad = torch.is_grad_enabled()
         if has_grad and x.shape in self._first_passes:
             return None  # it may compute that one again
-        call = self.short.get(module, x, hx)
+        call = self.short.get(module, x, hx, None)
         if call is not None and not has_grad and module.training and self.on_cpu is None:
             self._first_passes[x.shape] = call.choice
         return call
@@ -177,6 +180,11 @@ def without_timing(module: Any, input: Any, rows: Tensor, hx: Any, checks_sizes:
     if reason and module._backend == "persistent_gpu":
         raise ValueError(reason)
     return Choice("torch", "torch", f"torch: {reason}") if reason else None
+
+
+def choose_with_lengths(module: Any, input: Tensor, hx: Any) -> Choice:
+    """The choice of a padded call with lengths, traced or not. Raises ValueError where a named backend does not run it."""
+    return without_timing(module, input, input, hx) or _OF_LENGTHS
 
 
 def _has_right_dimensions(module: Any, input: Any, hx: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Calls of recurrent modules apart from their computation: packed sequences, states, dropout, active transforms."""
+"""Calls of recurrent modules apart from their computation: lengths, packed sequences, states, dropout, active transforms."""
 
 from __future__ import annotations
 
@@ -11,9 +11,35 @@ from torch.autograd import forward_ad
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from pytest_ecornn.autotune.selection import no_data
 from pytest_ecornn.contract import State
 
 Run = Callable[[Tensor, Any, Tensor], tuple[Tensor, Any]]  # x, initial states, lengths on the CPU -> output, final states
+
+
+def lengths_beside(input: Any, lengths: Any, batch_first: bool) -> Tensor:
+    """The lengths of a padded input's sequences, int64 [B] without gaps on the input's device.
+
+    lengths: [B] of any integers on any device, or a sequence of ints. What is on a GPU is not looked at, as the host would wait
+    for it, and may be below 0 or above T. Raises ValueError for a packed input, another shape or dtype, and on a CPU for such.
+    """
+    if isinstance(input, PackedSequence):
+        raise ValueError("expected no lengths beside a PackedSequence, which has its own")
+    if input.dim() != 3:
+        raise ValueError(f"expected an input of three dimensions beside lengths, got {tuple(input.shape)}")
+    batch, steps = input.shape[:2] if batch_first else (input.shape[1], input.shape[0])
+    own: Tensor = torch.as_tensor(lengths)
+    dtype = own.dtype
+    if own.shape != (batch,) or dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        raise ValueError(f"expected lengths as ({batch},) of integers, got {tuple(own.shape)} of {dtype}")
+    own = own.to(torch.int64).contiguous()
+    if torch.compiler.is_compiling() or no_data(own) or torch._C._functorch.is_batchedtensor(own):
+        return own.to(input.device, non_blocking=True).clamp(0, steps)
+    own = own.cpu() if input.is_cpu else own
+    if own.is_cpu and batch and not 0 <= int(own.min()) <= int(own.max()) <= steps:
+        raise ValueError(f"expected lengths from 0 to {steps}, got {int(own.min())} to {int(own.max())}")
+    own = own.pin_memory() if own.is_cpu and input.is_cuda else own
+    return own.to(input.device, non_blocking=True)
 
 
 def run_packed(

@@ -34,9 +34,9 @@ def gru(input: Any, weights: Mapping[str, Tensor], hx: Any = None, **options: An
 def lstm(input: Any, weights: Mapping[str, Tensor], hx: Any = None, **options: Any) -> Any:
     """output, final states of an LSTM, as `LSTM.forward`; layers, directions and biases are those of which there are weights.
 
-    weights: by torch.nn's names (`weight_ih_l0` [4*H, I] ...), through which gradients pass. options: `batch_first`, `dropout`,
-    `training` (of dropout and cuDNN; by default whether gradients are computed) and `backend`. Raises ValueError for weights
-    that do not make a module, and what the module raises.
+    weights: by torch.nn's names (`weight_ih_l0` [4*H, I] ...), through which gradients pass. options: `lengths`, as of
+    `LSTM.forward`; `batch_first`, `dropout`, `training` (of dropout and cuDNN; by default whether gradients are computed) and
+    `backend`. Raises ValueError for weights that do not make a module, and what the module raises.
     """
     return _call(LSTM, input, weights, hx, options)
 
@@ -52,12 +52,12 @@ def minlstm(input: Any, weights: Mapping[str, Tensor], hx: Any = None, **options
 
 
 def _call(cls: type[Any], input: Any, weights: Mapping[str, Tensor], hx: Any, options: dict[str, Any]) -> Any:
-    training, resets = options.pop("training", None), options.pop("resets", None)
+    training, resets, lengths = (options.pop(name, None) for name in ("training", "resets", "lengths"))
     shape = _shape(cls, weights)
     module = _module(cls, shape, tuple(sorted(options.items())), weights["weight_ih_l0"].device)
     module.train(torch.is_grad_enabled() if training is None else training)
     try:
-        return torch.func.functional_call(module, dict(weights), (input, hx, resets), strict=True)
+        return torch.func.functional_call(module, dict(weights), (input, hx, resets, lengths), strict=True)
     finally:
         if isinstance(module, _Recurrent):
             module._init_flat_weights()  # or it would hold the caller's weights, as would its short calls

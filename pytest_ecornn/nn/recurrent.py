@@ -23,8 +23,9 @@ from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.nn.autocast import autocast_of, cast_parameters
-from pytest_ecornn.nn.backend_choice import BackendChooser, choose_traced
-from pytest_ecornn.nn.calls import map_states, run_layers, run_packed
+from pytest_ecornn.nn.backend_choice import BackendChooser, choose_traced, choose_with_lengths
+from pytest_ecornn.nn.calls import lengths_beside, map_states, run_layers, run_packed
+from pytest_ecornn.nn.lengths_by_torch import run_by_torch
 from pytest_ecornn.nn.module_candidates import is_tf32
 
 __all__ = ["GRU", "LSTM", "RNN"]
@@ -45,7 +46,7 @@ class _Recurrent(nn.RNNBase):
         self._backend, self._chooser = backend, BackendChooser()
         super().__init__(mode, *args, **kwargs)
 
-    def forward(self, input: Any, hx: Any = None, resets: Tensor | None = None) -> Any:
+    def forward(self, input: Any, hx: Any = None, resets: Tensor | None = None, lengths: Any = None) -> Any:
         """output, final states: torch.nn's shapes, T time steps, B sequences, D directions, L layers.
 
         input: [T, B, I], with `batch_first` [B, T, I], of one sequence [T, I], or a PackedSequence, which output is then too.
@@ -53,23 +54,33 @@ class _Recurrent(nn.RNNBase):
         dtype. The kernels take bfloat16, float16 and float32 on a CUDA device, whose products of float32 are TF32 where
         torch.backends.cudnn.rnn says so, and an H that fits on the chip. A weight that requires no gradient costs nothing.
 
+        lengths: of the sequences of a padded input, None for T: [B] of any integers from 0 to T, in any order, on any device,
+        or a sequence of ints. Nothing depends on what lies in the padding, NaN included; the output and the input's gradient
+        are 0 there. The final state of a sequence is that at its end, of length 0 hx; in reverse it starts from its end. The
+        kernels run wherever they can then. On a GPU nothing waits for the device, and values below 0 or above T count as these.
+        In a CUDA graph give lengths on the GPU, which each replay reads anew.
+
         With backend "auto" torch.nn runs the first calls of a kind until kernels are compiled. Then one call times both for
         milliseconds, and stores what it chose.
         resets: must be None; not implemented. Double backward (create_graph=True) runs a loop over time. torch.compile times
         while it traces; graphs of T or B that vary run what the cost models choose.
 
-        Raises what torch.nn raises, and NotImplementedError for resets; with backend "persistent_gpu" ValueError where the
-        kernels do not run; where they run RuntimeError if an earlier launch is known to have given up.
+        Raises what torch.nn raises, and NotImplementedError for resets; ValueError for lengths of another shape or dtype, on a
+        CPU for values below 0 or above T, and for lengths beside a PackedSequence or one sequence; with backend
+        "persistent_gpu" ValueError where the kernels do not run; where they run RuntimeError if an earlier launch is known to
+        have given up.
         """
         if resets is not None:
             raise NotImplementedError(f"{type(self).__name__} takes no resets yet; MinGRU and MinLSTM do")
+        if lengths is not None:
+            return self._forward_with_lengths(input, hx, lengths)
         if torch.compiler.is_compiling():
             self._update_flat_weights()
             backend, self._notes = choose_traced(self, input, hx)
             return self._forward_by(backend, input, hx)
         chooser, may_be_short = self._chooser, type(input) is Tensor
         # Notes are set not by Module's __setattr__, which takes the host as long as all of this.
-        if may_be_short and (call := chooser.short_call(self, input, hx)) is not None:
+        if may_be_short and (call := chooser.short_call(self, input, hx, None)) is not None:
             self.__dict__["_notes"] = call.choice.notes
             return call.run(self, input, hx)
         if (choice := chooser.on_cpu) is None or type(input) is not Tensor or not input.is_cpu:
@@ -78,7 +89,23 @@ class _Recurrent(nn.RNNBase):
         self.__dict__["_notes"] = choice.notes
         results = self._forward_by(choice.backend, input, hx)
         if may_be_short:
-            chooser.remember(self, input, hx, choice)
+            chooser.remember(self, input, hx, None, choice)
+        return results
+
+    def _forward_with_lengths(self, input: Any, hx: Any, given: Any) -> Any:
+        chooser, may_be_short = self._chooser, not torch.compiler.is_compiling() and _are_on_one_device(input, given)
+        if may_be_short and (call := chooser.short_call(self, input, hx, given)) is not None:
+            self.__dict__["_notes"] = call.choice.notes
+            return call.run(self, input, hx, given)
+        lengths = lengths_beside(input, given, self.batch_first)
+        self._update_flat_weights()
+        choice = choose_with_lengths(self, input, hx)
+        self._notes = choice.notes
+        if choice.called == "torch":
+            return run_by_torch(self, input, hx, lengths)
+        results = self._run(input, hx, lengths)
+        if may_be_short:
+            chooser.remember(self, input, hx, given, choice)
         return results
 
     def _forward_by(self, backend: str, input: Any, hx: Any) -> Any:
@@ -124,7 +151,7 @@ class _Recurrent(nn.RNNBase):
         self.__dict__.setdefault("_chooser", BackendChooser())  # which modules pickled before it existed lack
 
     def _run(self, x: Tensor, hx: State, lengths: Tensor | None = None) -> tuple[Tensor, State]:
-        """x: [T, B, I], or [B, T, I] with `batch_first`. lengths: on the CPU."""
+        """x: [T, B, I], or [B, T, I] with `batch_first`. lengths: int64 [B] on any device."""
         if hx is None:
             self.check_input(x, None)
         else:
@@ -154,6 +181,13 @@ def _names(layers: int, bidirectional: bool) -> list[str]:
         endings = [f"_l{layer}{end}" for layer in range(layers) for end in ("", "_reverse")[: 1 + bidirectional]]
         found = _names_of[layers, bidirectional] = [name + suffix for suffix in endings for name in PARAMETERS]
     return found
+
+
+def _are_on_one_device(input: Any, lengths: Any) -> bool:
+    """Whether kernels may read a call's tensors as they are."""
+    if type(input) is not Tensor or type(lengths) is not Tensor:
+        return False
+    return lengths.dtype == torch.int64 and lengths.device == input.device
 
 
 class RNN(_Recurrent):

@@ -26,6 +26,7 @@ from pytest_ecornn.autotune.selection import is_recomputed, no_data
 from pytest_ecornn.contract import Case, Implementation, Layer, Weights, cells
 from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
 from pytest_ecornn.implementations._common.input_projection import gate_products
+from pytest_ecornn.implementations._common.padding import zero_padding
 from pytest_ecornn.implementations._cuda.compile import skip_reason
 from pytest_ecornn.implementations.auto import layer_problem, switch_when_captured
 from pytest_ecornn.implementations.auto.candidates import implementations, make_choices
@@ -35,7 +36,7 @@ from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_gpu.ops import scan as scan_on_gpu
 from pytest_ecornn.implementations.scan_torch import ScanTorch
 from pytest_ecornn.nn.autocast import autocast_of
-from pytest_ecornn.nn.calls import missing_transform, run_packed
+from pytest_ecornn.nn.calls import lengths_beside, missing_transform, run_packed
 from pytest_ecornn.nn.tracing import constant_in_graphs, outside_of_graphs
 from pytest_ecornn.reference.precision import current, is_autocast
 
@@ -96,17 +97,20 @@ class _Scan(nn.Module):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -1 / math.sqrt(self.hidden_size), 1 / math.sqrt(self.hidden_size))
 
-    def forward(self, input: Any, hx: Tensor | None = None, resets: Tensor | None = None) -> Any:
+    def forward(self, input: Any, hx: Tensor | None = None, resets: Tensor | None = None, lengths: Any = None) -> Any:
         """output, final states: T time steps, B sequences, D directions, L layers.
 
         input: [T, B, I], with `batch_first` [B, T, I], of one sequence [T, I], or a PackedSequence, which output is then too.
         hx: None for zeros, or [L*D, B, H], of one sequence [L*D, H]. resets: bool, None for none, [T, B], with `batch_first`
-        [B, T], of one sequence [T]: where it is true a step starts from a state of zeros, in either direction. Under autocast
-        all is cast to its dtype. The scans support first-order gradients only; backend "loop" also supports double backward.
-        torch.compile and torch.export trace the scans' ops; with backend "loop" or "scan_torch" the graph breaks at each layer.
+        [B, T], of one sequence [T]: where it is true a step starts from a state of zeros, in either direction. lengths: as
+        LSTM's. Under autocast all is cast to its dtype. The scans support first-order gradients only; backend "loop" also
+        supports double backward. torch.compile and torch.export trace the scans' ops; with backend "loop" or "scan_torch" the
+        graph breaks at each layer.
 
         Raises ValueError for other shapes, and where the backend was named and does not run the call.
         """
+        if lengths is not None:
+            lengths = lengths_beside(input, lengths, self.batch_first)
         if isinstance(input, PackedSequence):
             if resets is not None:
                 raise ValueError("expected no resets beside a PackedSequence, whose steps have no place of their own")
@@ -115,8 +119,10 @@ class _Scan(nn.Module):
                 check=lambda x: self._check(x, hx, None),
             )  # fmt: skip
         self._check(input, hx, resets)
+        if lengths is not None and torch.is_grad_enabled():  # or what lies there would be in the weights' gradients
+            input = zero_padding(input, lengths, self.batch_first)
         if input.dim() == 3:
-            return self._run(input, hx, None, resets)
+            return self._run(input, hx, lengths, resets)
         batch = 0 if self.batch_first else 1
         state, marks = None if hx is None else hx.unsqueeze(1), None if resets is None else resets.unsqueeze(batch)
         output, final = self._run(input.unsqueeze(batch), state, None, marks)
@@ -357,7 +363,7 @@ def _multiplies_in_tf32() -> bool:
 def run_traced_layer(
     module: Any, layer: int, x: Tensor, state: Tensor | None, lengths: Tensor | None, resets: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Output [.., D*H] and final states [D, B, H] of one layer in D directions. lengths: on the CPU."""
+    """Output [.., D*H] and final states [D, B, H] of one layer in D directions. lengths: on any device."""
     outputs, finals = [], []
     for direction in range(1 + module.bidirectional):
         suffix = f"_l{layer}" + "_reverse" * direction

@@ -6,6 +6,7 @@ torch.nn.GRU's forward takes the host half as long again as torch.gru, which it 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from operator import is_
 from typing import Any, Literal, NamedTuple
 
@@ -47,7 +48,10 @@ class Choice(NamedTuple):
 
 
 class ShortCalls:
-    """The short calls of a module, each of a kind: sizes, modes and settings. Packed sequences have none."""
+    """The short calls of a module, each of a kind: sizes, modes and settings.
+
+    Packed sequences have none. With lengths, int64 on x's device, the kernels alone have them.
+    """
 
     def __init__(self) -> None:
         self._calls: dict[Hashable, ShortCall | Literal["never"] | None] = {}  # None: one of that kind was made
@@ -59,20 +63,20 @@ class ShortCalls:
         self._zeros.clear()
         self._weights = []
 
-    def get(self, module: Any, x: Tensor, hx: Any) -> ShortCall | None:
+    def get(self, module: Any, x: Tensor, hx: Any, lengths: Tensor | None) -> ShortCall | None:
         """The short form of a call, or None where it has none, or none yet."""
         if not self._calls:
             return None
-        call = self._calls.get(_key(module, x, hx))
+        call = self._calls.get(_key(module, x, hx, lengths))
         if call is None or call == "never":
             return None
         weights = self._weights
         if not all(map(is_, weights, map(module._parameters.get, module._flat_weights_names))):
             self.clear()  # others have taken the place of its parameters
             return None
-        return call if call.is_for(x, _states_of(hx), weights) else None
+        return call if call.is_for(_given(x, hx, lengths), weights) else None
 
-    def add(self, module: Any, x: Tensor, hx: Any, choice: Choice) -> None:
+    def add(self, module: Any, x: Tensor, hx: Any, lengths: Tensor | None, choice: Choice) -> None:
         """Adds the short form of a call that has been made, at the second of its kind."""
         weights: list[Tensor] = module._flat_weights
         parameters = map(module._parameters.get, module._flat_weights_names)
@@ -81,7 +85,7 @@ class ShortCalls:
         if len(weights) != len(self._weights) or not all(map(is_, weights, self._weights)):
             self.clear()
             self._weights = list(weights)
-        key, states = _key(module, x, hx), _states_of(hx)
+        key, states, given = _key(module, x, hx, lengths), _states_of(hx), _given(x, hx, lengths)
         if key not in self._calls:
             if len(self._calls) >= _MAX_CALLS:
                 self._calls.clear()
@@ -91,20 +95,20 @@ class ShortCalls:
         is_captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
         if earlier == "never" or is_captured or torch._C._is_any_autocast_enabled() or x.dim() != 3:
             return
-        if not can_skip_dispatch((x, *states, *weights)):
+        if not can_skip_dispatch((*given, *weights)):
             return
         run: _TorchCall | _KernelCall
-        if choice.called == "torch":
+        if choice.called == "torch" and lengths is None:
             run = _TorchCall(module, x, self._zeros)
-        elif not all(one.is_contiguous() for one in (x, *states)):
+        elif choice.called == "torch" or not all(one.is_contiguous() for one in given):
             return
         else:
-            run = _KernelCall(module, x, states)
-        guard, misses = _make_guard((x, *states, *weights)), 0 if earlier is None else earlier.misses + 1
-        if guard is None or misses > _MAX_MISSES or not guard(x, *states, *weights):  # which takes no tensor twice
+            run = _KernelCall(module, x, states, lengths)
+        guard, misses = _make_guard((*given, *weights)), 0 if earlier is None else earlier.misses + 1
+        if guard is None or misses > _MAX_MISSES or not guard(*given, *weights):  # which takes no tensor twice
             self._calls[key] = "never"
         else:
-            self._calls[key] = ShortCall(guard, len(states) + len(weights), run, choice, misses)
+            self._calls[key] = ShortCall(guard, len(given) + len(weights), run, choice, misses)
 
 
 def _states_of(hx: Any) -> tuple[Tensor, ...]:
@@ -112,11 +116,18 @@ def _states_of(hx: Any) -> tuple[Tensor, ...]:
     return () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
 
 
-def _key(module: Any, x: Tensor, hx: Any) -> Hashable:
+def _given(x: Tensor, hx: Any, lengths: Tensor | None) -> tuple[Tensor, ...]:
+    """All tensors that a call is given."""
+    states = _states_of(hx)
+    return (x, *states) if lengths is None else (x, *states, lengths)
+
+
+def _key(module: Any, x: Tensor, hx: Any, lengths: Tensor | None) -> Hashable:
     """A key of calls of one kind. The guard checks layouts, dtypes, devices and gradients' needs of all tensors."""
     return (
-        x.shape, type(hx), x.requires_grad, module.training, module.dropout, module.batch_first, torch.is_grad_enabled(),
-        torch._C._is_any_autocast_enabled(), torch._C._get_deterministic_algorithms(), _rnn_precision(),
+        x.shape, type(hx), lengths is None, x.requires_grad, module.training, module.dropout, module.batch_first,
+        torch.is_grad_enabled(), torch._C._is_any_autocast_enabled(), torch._C._get_deterministic_algorithms(),
+        _rnn_precision(),
     )  # fmt: skip
 
 
@@ -135,23 +146,21 @@ def _make_guard(tensors: tuple[Tensor, ...]) -> Callable[..., bool] | None:
 class ShortCall:
     """A call like one that was chosen and checked before.
 
-    guard, tensors: of x and so many states and weights. run: called with the module, x and hx. misses: earlier ones of the kind
-    whose guards did not hold in the next calls.
+    guard, tensors: of x, states, lengths and weights, and their number. run: called with the module, x and hx, and lengths if
+    there are. misses: earlier ones of the kind whose guards did not hold in the next calls.
     """
 
     __slots__ = ("_guard", "_runs_in_graphs", "_tensors", "choice", "misses", "run")
 
-    def __init__(
-        self, guard: Callable[..., bool], tensors: int, run: Callable[[Any, Tensor, Any], Any], choice: Choice, misses: int
-    ):
+    def __init__(self, guard: Callable[..., bool], tensors: int, run: Callable[..., Any], choice: Choice, misses: int):
         self._guard, self._tensors, self.run, self.choice, self.misses = guard, tensors, run, choice, misses
         self._runs_in_graphs = choice.called == choice.captured
 
-    def is_for(self, x: Tensor, states: tuple[Tensor, ...], weights: list[Tensor]) -> bool:
+    def is_for(self, given: tuple[Tensor, ...], weights: list[Tensor]) -> bool:
         """Whether tensors, modes and transforms are as they were, and no graph is captured that another backend runs in."""
         return (
-            len(states) + len(weights) == self._tensors
-            and self._guard(x, *states, *weights)
+            len(given) + len(weights) == self._tensors
+            and self._guard(*given, *weights)
             and forward_ad._current_level < 0
             and (self._runs_in_graphs or not torch.cuda.is_current_stream_capturing())
         )
@@ -199,19 +208,22 @@ class _KernelCall:
 
     __slots__ = ("_dropout", "_how", "_planned")
 
-    def __init__(self, module: Any, x: Tensor, states: Sequence[Tensor]):
+    def __init__(self, module: Any, x: Tensor, states: Sequence[Tensor], lengths: Tensor | None):
         self._how = module._options(x.dtype)
         self._dropout = module.dropout if module.training else 0.0
-        self._planned = self._plan(module, x, states)
+        self._planned = self._plan(module, x, states, lengths)
 
-    def __call__(self, module: Any, x: Tensor, hx: Any) -> Any:
+    def __call__(self, module: Any, x: Tensor, hx: Any, lengths: Tensor | None = None) -> Any:
         first, (addresses, calls) = _states_of(hx), self._planned
         if addresses != [weight.data_ptr() for weight in module._flat_weights]:
-            self._planned = _, calls = self._plan(module, x, first)
-        output, *states = run_layers(calls, x, first, self._dropout)
+            self._planned = _, calls = self._plan(module, x, first, lengths)
+        of_lengths = calls if lengths is None else [partial(call, lengths=lengths) for call in calls]
+        output, *states = run_layers(of_lengths, x, first, self._dropout)
         return output, tuple(states) if len(states) > 1 else states[0]
 
-    def _plan(self, module: Any, x: Tensor, states: Sequence[Tensor]) -> tuple[list[int], list[CheckedCall]]:
+    def _plan(
+        self, module: Any, x: Tensor, states: Sequence[Tensor], lengths: Tensor | None
+    ) -> tuple[list[int], list[CheckedCall]]:
         """Addresses of the weights, and the call on them, with dropout one for each layer."""
         weights: list[Tensor | None] = module._flat_weights
         addresses = [weight.data_ptr() for weight in module._flat_weights]
@@ -222,6 +234,6 @@ class _KernelCall:
         for layer in range(layers):
             of_layer, first = weights[layer * size : (layer + 1) * size], [state.chunk(layers)[layer] for state in states]
             trains = trains or wants_gradient((*first, *of_layer))  # as the layers before it, whose output it takes
-            calls.append(CheckedCall(shape, x.dtype, x.device, first, of_layer, self._how, trains))
+            calls.append(CheckedCall(shape, x.dtype, x.device, first, of_layer, lengths, self._how, trains))
             shape = torch.Size((*shape[:2], module.hidden_size * (1 + module.bidirectional)))
         return addresses, calls

@@ -157,7 +157,7 @@ once *-T1-B9-I6-H40-float16-state
 once *-T1-B29-I6-H24-float16-state
 once *-T1-B3-I70-H33-bfloat16-nobias
 once *-T1-B3-I6-H90-L2-float32-bidirectional-batchfirst-state
-once *-T1-B3-H64-float32-tf32-ragged-state
+once *-T1-B3-H64-float32-tf32-state
 once *-T1-B3-I6-H18-float16-state-{strided,offset}
 sparse *-T4-B3-I6-H9-float32-density0.4-{inference,training}
 cluster lstm-T1-B17-I6-H31-bfloat16-state-training-seed759
@@ -260,6 +260,38 @@ def test_any_steps_in_any_order_of_threads(name: str, data: st.DataObject) -> No
     drawn = replace(run, case=replace(run.case, steps=steps, seed=seed), fused_rows=0)
     with drawn.running():
         assert drawn.failed(order) == []
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "run",
+    runs("""
+{cluster,block,grid,readers,ntiled,grid_backward} *-T5-B9-I6-H20-float32-bidirectional-ragged-state-training
+{wgmma,wgmma_backward} *-T5-B20-I6-H20-float32-bidirectional-ragged-state-training
+cluster *-T3-B5-I6-H9-float16-bidirectional-batchfirst-ragged-state
+{cluster,grid,readers,ntiled} fused_rows=1000 gru-T5-B9-I6-H20-float32-ragged-state
+cluster lstm-T1-B9-I6-H20-float32-ragged-state
+wave *-T5-B9-I6-H20-L2-float32-ragged-state-training
+sparse *-T5-B9-I6-H20-float32-bidirectional-ragged-state-density0.4-training
+"""),
+    ids=str,
+)
+def test_any_lengths_and_what_lies_in_the_padding(run: KernelRun) -> None:
+    """Lengths out of range count as 0 or T, and nothing depends on the padding of x and of the output's gradient."""
+    case, problem = run.case, contents.problem(run.case)
+    lengths = torch.tensor([0, case.steps + 1, 2, -1, 2**40, 1, case.steps]).repeat(case.batch)[: case.batch]
+    within = replace(problem, lengths=lengths.clamp(0, case.steps))
+    assert within.padding is not None
+    fill = 0.0 if run.kernel is KERNELS["sparse"] else torch.nan  # whose input product is torch's
+    x, *gradients = (one.clone() for one in (problem.x, *problem.output_gradients))
+    for rows in (x, *gradients[:1]):
+        rows[within.padding] = fill
+    with run.running():
+        assert run.failed(problem=within) == []
+        other = replace(within, lengths=lengths, x=x, output_gradients=tuple(gradients))
+        expected, found = (calls.run(run.layer(problem), of) for of in (within, other))
+    for name, tensor in expected.items():
+        assert tensor is None or torch.equal(tensor, found[name]), name  # type: ignore[arg-type]
 
 
 @needs_compiler

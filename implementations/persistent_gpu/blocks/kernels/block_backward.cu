@@ -169,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS_PER_SM)
         const index b = first_sequence + s, place = b * HIDDEN + lane.unit;
         const bool is_inside = lane.unit < HIDDEN && s < sequences;
         const scalar_t* state = CELL == LSTM ? params.c0 : params.h0;
-        ends[s] = s >= sequences ? 0 : params.lengths ? (int)params.lengths[b] : steps;
+        ends[s] = s < sequences ? clamped_length(params.lengths, (int)b, steps) : 0;
         d_h[s] = params.d_h_n && is_inside ? widen(params.d_h_n[place]) : 0;
         d_c[s] = CELL == LSTM && params.d_c_n && is_inside ? widen(params.d_c_n[place]) : 0;
         initial[s] = GATES > 1 && state && is_inside ? widen(state[place]) : 0;

@@ -194,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS_PER_SM)
     for (int s = 0; s < SEQUENCES; s++) {
         const index b = first_sequence + s, place = b * HIDDEN + lane.unit;
         const bool is_inside = lane.has_state() && s < sequences;
-        ends[s] = s >= sequences ? 0 : LENGTHS && params.lengths ? (int)params.lengths[b] : params.steps;
+        ends[s] = s < sequences ? clamped_length(LENGTHS ? params.lengths : nullptr, (int)b, params.steps) : 0;
         h[s] = params.h0 && is_inside ? params.h0[place] : narrow(0.0f);
         carry[s] = CELL == LSTM ? (params.c0 && is_inside ? widen(params.c0[place]) : 0) : widen(h[s]);
         if (is_inside) shared.states[0].at(s, lane.unit) = widen(h[s]);

@@ -1,9 +1,9 @@
 // The parameters that all forward kernels of persistent_gpu and sparse_persistent_gpu have in common.
 #pragma once
 #include "ecornn/common/dtypes.cuh"
+#include "ecornn/rnn/lengths.cuh"
 
 typedef long long index;
-typedef long long length;
 
 // Parameters of every forward kernel, to which it adds its own. Null: biases for none, h0, c0 for zeros, lengths for all steps.
 struct ForwardParams {

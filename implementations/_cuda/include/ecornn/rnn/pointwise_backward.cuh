@@ -6,10 +6,10 @@
 #pragma once
 #include "ecornn/ptx/cp_async.cuh"
 #include "ecornn/ptx/opaque.cuh"
+#include "ecornn/rnn/lengths.cuh"
 #include "ecornn/rnn/rnn_cell.cuh"
 
 typedef long long index;
-typedef long long length;
 
 struct StridedTensor {
     const scalar_t* data;
@@ -44,7 +44,7 @@ template <typename ThreadCoords> struct GradientCarry {
 #pragma unroll 1
         for (int i = thread.number; i < TILES * ThreadCoords::TILE_BATCH; i += NUM_THREADS) {
             const int b = thread.first_sequence + i;
-            ends[0][i] = b >= thread.batch ? 0 : params.lengths ? (int)params.lengths[b] : params.steps;
+            ends[0][i] = b < thread.batch ? clamped_length(params.lengths, b, params.steps) : 0;
         }
         for (int tile = 0; tile < TILES; tile++)
             for (int s = 0; s < STATES_PER_THREAD; s++) {

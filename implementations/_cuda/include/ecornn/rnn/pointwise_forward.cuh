@@ -46,7 +46,7 @@ __device__ inline void load_biases_and_carry(PointwiseStorage<Config>& pointwise
     constexpr int NUM_THREADS = Config::NUM_POINTWISE_THREADS;
     for (int i = thread.number; i < TILES * Config::TILE_BATCH; i += NUM_THREADS) {
         const int b = thread.first_sequence + i;
-        pointwise.ends[0][i] = b >= thread.batch ? 0 : params.lengths ? (int)params.lengths[b] : params.steps;
+        pointwise.ends[0][i] = b < thread.batch ? clamped_length(params.lengths, b, params.steps) : 0;
     }
     for (int i = thread.number; i < GATES * UNITS; i += NUM_THREADS) {
         const int gate = i / UNITS, unit = i % UNITS, j = gate * HIDDEN + thread.first_unit + unit;
