@@ -8,8 +8,9 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._cuda import bias_gradients, padded_rows, parameter_gradients
 from pytest_ecornn.implementations._cuda.compile import KernelCode, has_clusters
 from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.input_gemm.gemm_3xtf32 import InputGemm3xTF32
-from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, compile_layer, is_fused
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, is_fused
 from pytest_ecornn.implementations.persistent_gpu.plan import ExecutionPlan
 from pytest_ecornn.implementations.persistent_gpu.single_step import get_single_step_kernel, is_applicable
 from pytest_ecornn.implementations.persistent_gpu.wavefront import get_wavefronts_of_layers, kernel_of
@@ -17,7 +18,7 @@ from pytest_ecornn.implementations.persistent_gpu.wavefront import get_wavefront
 
 def kernel_codes(plan: ExecutionPlan) -> list[KernelCode]:
     """What the kernels of a plan's calls are compiled from, those of the backward pass that follows too."""
-    return [kernel.code for kernel in dict.fromkeys([*_forward_kernels(plan), *_backward_kernels(plan)])]
+    return [made.code for made in dict.fromkeys([*_forward_kernels(plan), *_backward_kernels(plan)])]
 
 
 def _forward_kernels(plan: ExecutionPlan) -> list[Kernel]:
@@ -28,7 +29,7 @@ def _forward_kernels(plan: ExecutionPlan) -> list[Kernel]:
     specs = [spec._replace(inputs=width) for width in widths] if plan.is_fused else [spec]
     kernels = [kernel_of(spec, wave) for wave in plan.wavefronts if wave is not None]
     if None in plan.wavefronts:
-        kernels += [compile_layer(shape.shape, of_layer)[1] for of_layer in specs]
+        kernels += [kernel.compile_layer(shape.shape, of_layer)[1] for of_layer in specs]
         gemms = [] if plan.is_fused else map(plan.input_gemm, widths)
         kernels += [gemm.kernel for gemm in gemms if isinstance(gemm, InputGemm3xTF32)]
     return kernels
@@ -39,7 +40,7 @@ def _backward_kernels(plan: ExecutionPlan) -> list[Kernel]:
     shape, spec = plan.stack, plan.kind
     if not spec.saves_for_backward:
         return []
-    kernels = [compile_layer(shape.shape, spec.backward)[1], padded_rows.make_kernel(spec.dtype, spec.device)]
+    kernels = [kernel.compile_layer(shape.shape, spec.backward)[1], padded_rows.make_kernel(spec.dtype, spec.device)]
     if not has_clusters(spec.device):
         return kernels
     apart = (shape.hidden,) if shape.how.cell == "gru" else ()  # whose recurrent product has a gradient of its own
@@ -68,7 +69,7 @@ def describe(case: Case, device: torch.device) -> str:
         made = [get_single_step_kernel(case.cell, one, case.hidden_size, case.batch, forward, width) for one in inputs]
         return str(made[0].form)
     found = _forward(case, shape, forward)
-    return f"{found}; backward: {compile_layer(shape, forward.backward)[0]}" if case.training else found
+    return f"{found}; backward: {kernel.compile_layer(shape, forward.backward)[0]}" if case.training else found
 
 
 def _forward(case: Case, shape: Shape, kind: KernelSpec) -> str:
@@ -84,5 +85,5 @@ def _single_layer(case: Case, shape: Shape, kind: KernelSpec, layer: int, inputs
     """Describes a layer on its own. inputs: of the first layer."""
     own = case.directions * case.hidden_size if layer else inputs
     if own is None or case.training or not is_fused(case.steps, case.batch, inputs, case.hidden_size):
-        return str(compile_layer(shape, kind)[0])
-    return f"{compile_layer(shape, kind._replace(inputs=own))[0]}; the input product in the same launch"
+        return str(kernel.compile_layer(shape, kind)[0])
+    return f"{kernel.compile_layer(shape, kind._replace(inputs=own))[0]}; the input product in the same launch"
