@@ -167,9 +167,8 @@ def choose_untried(module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
     timed = module_problem(options_of(module), kind_of(module, input, rows, hx), refusal, batch_sizes)
     mode = "heuristic" if backend == "heuristic" else ""
     decision, is_final = select(timed.problem, rows.device, timed.choices, timed.candidate_names, mode, obstacle=no_data(rows))
-    if is_final and timed.runs_after_compiling(decision.called):
-        return Choice("torch", "torch", f"torch until the kernels are compiled; then {decision.notes()}", is_final=False)
-    return Choice(decision.called, decision.device, decision.notes(), is_final)
+    choice = Choice(decision.called, decision.device, decision.notes(), is_final)
+    return _until_compiled(choice) if is_final and timed.runs_after_compiling(decision.called) else choice
 
 
 def without_timing(module: Any, input: Any, rows: Tensor, hx: Any, checks_sizes: bool = True) -> Choice | None:
@@ -184,7 +183,18 @@ def without_timing(module: Any, input: Any, rows: Tensor, hx: Any, checks_sizes:
 
 def choose_with_lengths(module: Any, input: Tensor, hx: Any) -> Choice:
     """The choice of a padded call with lengths, traced or not. Raises ValueError where a named backend does not run it."""
-    return without_timing(module, input, input, hx) or _OF_LENGTHS
+    if (choice := without_timing(module, input, input, hx)) is not None:
+        return choice
+    if torch.compiler.is_compiling() or module._backend == "persistent_gpu" or no_data(input):
+        return _OF_LENGTHS
+    kind = kind_of(module, input, input, hx)._replace(is_packed=True)
+    problem = module_problem(options_of(module), kind, lambda: None, None)
+    return _until_compiled(_OF_LENGTHS) if problem.runs_after_compiling("persistent_gpu") else _OF_LENGTHS
+
+
+def _until_compiled(choice: Choice) -> Choice:
+    """torch.nn for now."""
+    return Choice("torch", "torch", f"torch until the kernels are compiled; then {choice.notes}", is_final=False)
 
 
 def _has_right_dimensions(module: Any, input: Any, hx: Any) -> bool:
