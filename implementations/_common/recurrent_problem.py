@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from pytest_ecornn.contract import Case, cells
+from pytest_ecornn.implementations._common.sizes import maximum
 from pytest_ecornn.implementations._cuda.compile import HOPPER
 
 NN_CELLS = ("rnn_tanh", "rnn_relu", "lstm", "gru")
@@ -37,7 +38,7 @@ class Device(NamedTuple):
 
     def clusters(self, blocks: int) -> int:
         """Clusters of that many blocks that run at once: an estimate, whose errors cost only time."""
-        return max(1, self.num_sms // (_GROUP + 1) * (_GROUP // blocks))
+        return maximum(1, self.num_sms // (_GROUP + 1) * (_GROUP // blocks))
 
 
 class MathMode(NamedTuple):

@@ -9,13 +9,18 @@ Source: Appleyard et al., Optimizing Performance of RNNs on GPUs, 2016.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, gcd
+from functools import cached_property
+from math import gcd
 
+from pytest_ecornn.implementations._common.sizes import ceil_div, maximum
 from pytest_ecornn.implementations.persistent_gpu.config import FRAGMENT_REGISTERS, K_TILE_BYTES, TILE, Form
 
 MAX_LAYERS = 4  # for which the kernel has arguments
+LAUNCH_US = 6.0  # a launch, until its first step and after its last
 _LOAD_WARPS = 3  # load warps, each with a buffer; one more warp signals the layer above
 _LOAD_REGISTERS = 80
+_LAYER_LAG_US = 3.0  # from a layer's step to the same step of the layer above
+_STEP_SLOWDOWN = 1.25  # the factor of a step beside load warps and a warp that signals
 
 
 @dataclass(frozen=True)
@@ -25,13 +30,13 @@ class WavefrontConfig(Form):
     layers: int = 2
     inputs: int = 1
 
-    @property
+    @cached_property
     def input_slices(self) -> int:
         """K tiles of W_ih of a group of warps, in the layer where they are most."""
         widest = max(self.inputs, self.problem.hidden)
-        return ceil(widest * self.problem.arithmetic.bytes / (K_TILE_BYTES * self.k_partitions))
+        return ceil_div(widest * self.problem.arithmetic.bytes, K_TILE_BYTES * self.k_partitions)
 
-    @property
+    @cached_property
     def all_slices(self) -> int:
         return self.k_tiles_per_warp + self.input_slices
 
@@ -61,7 +66,7 @@ class WavefrontConfig(Form):
     def allowed_spilled_fragments(self) -> int:
         return 1
 
-    @property
+    @cached_property
     def non_weight_smem_bytes(self) -> int:
         return super().non_weight_smem_bytes + _LOAD_WARPS * self.input_slices * self.k_partitions * TILE * K_TILE_BYTES
 
@@ -76,3 +81,12 @@ class WavefrontConfig(Form):
 
     def __str__(self) -> str:
         return f"{self.layers} layers in a wave, inputs too, each in {super().__str__()}"
+
+    def _one_tile_us(self, states_us: float) -> float:
+        """Estimated us between a tile's steps: inputs are multiplied while states are computed and published."""
+        of_inputs = self.product_us * self.input_slices / self.all_slices
+        return maximum(self.product_us, super()._one_tile_us(states_us) - of_inputs)
+
+    def all_us(self, steps: int) -> float:
+        """Estimated us of `steps` steps of all layers."""
+        return LAUNCH_US + steps * _STEP_SLOWDOWN * self.step_us + (self.layers - 1) * _LAYER_LAG_US

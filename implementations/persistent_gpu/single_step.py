@@ -91,8 +91,11 @@ class SingleStepConfig(NamedTuple):
 
 def select_single_step(once: SingleStepConfig, device: Device) -> SingleStepConfig:
     """Chooses the fewest units a block with which all blocks run at once; they fill whole M tiles."""
-    found = [once._replace(units=max(1, tiles * _ROWS // GATES[once.cell])) for tiles in range(1, _MOST_ROW_TILES + 1)]
-    return next((one for one in found if one.launch.grid <= device.num_sms), found[-1])
+    for tiles in range(1, _MOST_ROW_TILES + 1):
+        once = once._replace(units=max(1, tiles * _ROWS // GATES[once.cell]))
+        if once.launch.grid <= device.num_sms:
+            break
+    return once
 
 
 def make_kernel(once: SingleStepConfig, kind: KernelSpec) -> Kernel:

@@ -5,18 +5,24 @@ Those run in a wavefront that save the most time.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
+
+import numpy as np
 
 from pytest_ecornn.implementations._common.recurrent_problem import Device, ProblemSize
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.memory import zeros
 from pytest_ecornn.implementations.persistent_gpu import kernel
-from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_wavefront import MAX_LAYERS, WavefrontConfig
-from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200
-from pytest_ecornn.implementations.persistent_gpu.cost_model import WavefrontCostModel
-from pytest_ecornn.implementations.persistent_gpu.heuristics import clusters, estimated_us_with_queueing, select_config
+from pytest_ecornn.implementations.persistent_gpu.config import Candidates, Form
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import LAUNCH_US, MAX_LAYERS, WavefrontConfig
+from pytest_ecornn.implementations.persistent_gpu.heuristics import (
+    alike_problem,
+    clusters,
+    estimated_us_with_queueing,
+    select_config,
+)
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, Strides, status_of
 
 _SOURCE = Path(__file__).parent / "kernels" / "wavefront_forward.cu"
@@ -26,12 +32,13 @@ _TRAILING_ARGUMENTS = (
     "h0", "c0", "output_step", "output_sequence", "h_n", "c_n", "lengths", "row_step", "row_sequence", "step_flags", "status",
     "steps", "batch",
 )  # fmt: skip
+_INPUT_GEMM_US = 5.0  # a layer's input product, at least
 _MAX_TIME_SHARE = 0.9  # of the time of layers on their own, that a wave must stay below
 
 
 def single_layer_us(form: Form, device: Device, steps: int) -> float:
     """Estimated us of a layer on its own, at least."""
-    return H200.wavefront.input_gemm_us + H200.wavefront.launch_us + steps * estimated_us_with_queueing(form, device)
+    return _INPUT_GEMM_US + LAUNCH_US + steps * estimated_us_with_queueing(form, device)
 
 
 def select_wavefront(problem: ProblemSize, device: Device, inputs: int, layers: int, steps: int) -> WavefrontConfig | None:
@@ -45,12 +52,26 @@ def select_wavefront(problem: ProblemSize, device: Device, inputs: int, layers: 
         return None
     best, most_us, each_us = None, 0.0, _MAX_TIME_SHARE * single_layer_us(form, device, steps)
     for some in range(2, min(layers, MAX_LAYERS) + 1):
-        for wave in clusters(partial(WavefrontConfig, problem, layers=some, inputs=inputs), problem, device, most_tiles=1):
-            won_us = some * each_us - WavefrontCostModel(wave, H200).all_us(steps)
-            fits = wave.streamed_fragments == 0 and wave.total_clusters <= device.clusters(wave.blocks)
-            if won_us > most_us and fits:
-                best, most_us = wave, won_us
-    return best
+        for waves in _waves(alike_problem(problem, device), device, inputs, some):
+            won_us = np.where(waves.fits, some * each_us - waves.forms.all_us(steps), 0.0)
+            if won_us.max() > most_us:
+                best, most_us = partial(waves.at, int(won_us.argmax())), won_us.max()
+    return None if best is None else replace(best(), problem=problem)
+
+
+@lru_cache(maxsize=4096)
+def _waves(problem: ProblemSize, device: Device, inputs: int, layers: int) -> list[Candidates[WavefrontConfig]]:
+    """Waves of so many layers, whatever T, that run at once."""
+    every = clusters(partial(WavefrontConfig, problem, layers=layers, inputs=inputs), problem, device, most_tiles=1)
+    return [
+        Candidates(
+            waves.forms,
+            waves.fits
+            & (waves.forms.streamed_fragments == 0)
+            & (waves.forms.total_clusters <= device.clusters(waves.forms.blocks)),
+        )
+        for waves in every
+    ]
 
 
 def select_wavefronts(

@@ -18,9 +18,8 @@ from pytest_ecornn.implementations.persistent_gpu import config as persistent_co
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu import single_step, wavefront
-from pytest_ecornn.implementations.persistent_gpu.blocks.config import block_configs
+from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
-from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
 from pytest_ecornn.implementations.persistent_gpu.heuristics import estimated_us_with_queueing
 from pytest_ecornn.implementations.persistent_gpu.input_gemm import gemm_3xtf32
 from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
@@ -91,8 +90,9 @@ def of_persistent_blocks(is_backward: bool) -> Iterator[Variant]:
     for (cell, hidden, batch), dtype in itertools.product(sizes, (torch.float32, torch.bfloat16, torch.float16)):
         keeps = dtype != torch.bfloat16 and not is_backward
         kind = persistent_kernel.KernelSpec(dtype, CUDA, False, is_backward, keeps, lengths=keeps)
-        if forms := list(block_configs(kind.problem(cell, hidden, batch), HOPPER)):
-            form = min(forms, key=lambda form: estimated_us_with_queueing(form, HOPPER))
+        forms = persistent_heuristics.candidate_configs(kind.problem(cell, hidden, batch), HOPPER)
+        if blocks := [form for form in forms if isinstance(form, BlockConfig)]:
+            form = min(blocks, key=lambda form: estimated_us_with_queueing(form, HOPPER))
             yield persistent_kernel.macros(kind, form)
 
 
@@ -113,7 +113,7 @@ def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> Iterator[
             grids = [form for form in forms if form.is_grid and type(form) is kind_of_form]
             for is_twice in (False, True):
                 if of_one := [form for form in grids if (getattr(form, "presplit_fragments", 0) > 0) == is_twice]:
-                    yield persistent_kernel.macros(kind, min(of_one, key=lambda form: make_cost_model(form).step_us))
+                    yield persistent_kernel.macros(kind, min(of_one, key=lambda form: form.step_us))
 
 
 def of_persistent_wgmma(is_backward: bool) -> Iterator[Variant]:
@@ -124,7 +124,7 @@ def of_persistent_wgmma(is_backward: bool) -> Iterator[Variant]:
         kind = persistent_kernel.KernelSpec(dtype, CUDA, tf32, is_backward, keeps, lengths=keeps)
         best: dict[int, WgmmaConfig] = {}
         forms = persistent_heuristics.candidate_configs(kind.problem(cell, hidden, batch), HOPPER)
-        for form in sorted(forms, key=lambda form: make_cost_model(form).step_us):
+        for form in sorted(forms, key=lambda form: form.step_us):
             if isinstance(form, WgmmaConfig):
                 best.setdefault(form.n_tiles, form)
         yield from (persistent_kernel.macros(kind, form) for form in best.values())

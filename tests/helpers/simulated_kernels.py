@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -26,7 +27,6 @@ from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConf
 from pytest_ecornn.implementations.persistent_gpu.config import WARPS, Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
-from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
 from pytest_ecornn.implementations.persistent_gpu.heuristics import clusters, select_config
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
 from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaBackwardConfig, WgmmaForwardConfig
@@ -106,7 +106,7 @@ def wave_form(problem: ProblemSize, inputs: int, layers: int, sizes: Sizes) -> W
         units, tiles, partitions = sizes["units"], sizes["tiles"], sizes["k_partitions"]
         wave = make(units=units, blocks=-(-problem.hidden // units), tiles=tiles, k_partitions=partitions)
     else:
-        wave = min(clusters(make, problem, SMALL), key=lambda form: make_cost_model(form).step_us)
+        wave = min(chain.from_iterable(clusters(make, problem, SMALL)), key=lambda form: form.step_us)
     fitted = with_weights(wave, 2 if sizes else 1, 0, 0)
     assert isinstance(fitted, WavefrontConfig)
     return fitted

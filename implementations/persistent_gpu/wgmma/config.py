@@ -7,19 +7,24 @@ columns, as in other grids. A load warp copies what a block multiplies from the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil, gcd
+from functools import cached_property
+from math import gcd
+from typing import Any
+
+import numpy as np
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, ProblemSize
-from pytest_ecornn.implementations.persistent_gpu.config import FRAGMENT_REGISTERS, TILE, Form
+from pytest_ecornn.implementations._common.sizes import axes, ceil_div, maximum, minimum, where
+from pytest_ecornn.implementations.persistent_gpu.config import FRAGMENT_REGISTERS, TILE, US_PER_CLOCK, Candidates, Form
 
 _WARPGROUP = 128
 _ROWS = 64  # of an M tile of wgmma
 _FRAGMENT_WORDS = 16
 _FEWEST_IN_SMEM = 5  # fragments
 _MMA_REGISTERS, _POINTWISE_REGISTERS, _LOAD_REGISTERS = 184, 104, 40  # 512 threads have 128 each
-_MIN_BATCH = 24
+MIN_WGMMA_BATCH = 24
 _N_TILES = (2, 4, 6, 8)
 _MAX_GROUPS = 16
 _BLOCK_ROWS = (64, 128, 256)  # that fill M tiles of one warpgroup or two
@@ -27,6 +32,17 @@ _MORE_UNITS = 2  # than there must be, backward
 _MAX_M_TILES = 2  # of a warpgroup
 _MAX_STATES = 2  # of a pointwise thread at once
 _BUFFERS = ((2, 4), (2, 3), (1, 4))  # of sums, stages of each partition
+
+# The time of each role in a pass, of which the longest counts, and of what all passes take; fitted to 75 steps forward and 24
+# training steps on an H100, those of 16 bits backward and the factors to 29 passes beside other forms. A multiprocessor's
+# clocks of 64 rows, 8 columns and 32 bytes of K, and of any number of columns at least.
+_WGMMA_CLOCKS, _LEAST_WGMMA_CLOCKS = 7.4, 23
+_CHUNK_US, _KIB_US = 0.656, 0.009  # to load a chunk of each partition, over the stages; in addition each KiB
+_EXCHANGE_US = 3.4  # from a pass to its next step, beside the pass
+_GATE_US = 0.287  # of the pointwise warps, backward each gate of a state
+_SOURCE_US, _SOURCE_US_16_BITS = 0.0057, 0.012  # and each source of its sums
+_BLOCK_CHUNK_US_16_BITS = 0.03  # backward each chunk that a block loads in a step, though other roles take longer
+_FACTOR, _FACTOR_16_BITS, _FEW_GROUPS = 1.1, 0.95, 2  # of the estimate; the second forward in few groups alone
 
 
 @dataclass(frozen=True)
@@ -58,22 +74,22 @@ class WgmmaConfig(Form):
         raise NotImplementedError
 
     @property
-    def block_columns(self) -> float:
-        """Columns of the weights that a block multiplies, their mean where they are not alike."""
+    def block_columns(self) -> int:
+        """Columns of the weights that a block multiplies, at most."""
         raise NotImplementedError
 
-    @property
+    @cached_property
     def m_tiles_per_pass(self) -> int:
         """M tiles of 64 rows of a warpgroup."""
-        return ceil(self.block_rows / (_ROWS * 2 // self.k_partitions))
+        return ceil_div(self.block_rows, 2 * _ROWS // self.k_partitions)
 
-    @property
+    @cached_property
     def k_chunks(self) -> int:
         """Chunks of a partition's columns."""
-        words = self.block_columns * self.problem.arithmetic.bytes / 4
-        return ceil(words / (_FRAGMENT_WORDS * self.chunk_fragments * self.k_partitions))
+        bytes_per_chunk = 4 * _FRAGMENT_WORDS * self.chunk_fragments * self.k_partitions
+        return ceil_div(self.block_columns * self.problem.arithmetic.bytes, bytes_per_chunk)
 
-    @property
+    @cached_property
     def fragments(self) -> int:
         return self.m_tiles_per_pass * self.k_chunks * self.chunk_fragments
 
@@ -86,9 +102,9 @@ class WgmmaConfig(Form):
         """Tiles of `pointwise_batch` sequences of a group."""
         return self.tiles * self.wide // self.pointwise_batch
 
-    @property
+    @cached_property
     def states_per_thread(self) -> int:
-        return ceil(self.units * self.pointwise_batch / self.pointwise_threads)
+        return ceil_div(self.units * self.pointwise_batch, self.pointwise_threads)
 
     @property
     def _non_mma_threads(self) -> int:
@@ -98,16 +114,16 @@ class WgmmaConfig(Form):
     def mma_warp_registers(self) -> int:
         return _MMA_REGISTERS
 
-    @property
+    @cached_property
     def chunk_bytes(self) -> int:
         """Bytes of a chunk of states of a pass; split float32 has two parts."""
-        return self.planes * self.chunk_fragments * _FRAGMENT_WORDS * 4 * self.wide
+        return self.planes * _FRAGMENT_WORDS * 4 * self.chunk_fragments * self.wide
 
     @property
     def planes(self) -> int:
         return 1 + self.problem.arithmetic.is_3xtf32
 
-    @property
+    @cached_property
     def block_chunks(self) -> int:
         """Chunks of a block's columns."""
         return self.k_partitions * self.k_chunks
@@ -121,7 +137,7 @@ class WgmmaConfig(Form):
     def _stage_bytes(self) -> int:
         return self.k_partitions * self.stages * (self.chunk_bytes + 8)
 
-    @property
+    @cached_property
     def max_reg_fragments(self) -> int:
         """Fragments that a thread has registers for, measured by compiling."""
         accumulators = 4 * self.n_tiles * self.m_tiles_per_pass
@@ -131,11 +147,11 @@ class WgmmaConfig(Form):
             others = 40 + 12 * self.chunk_fragments * self.m_tiles_per_pass
         return (_MMA_REGISTERS - accumulators - others) // FRAGMENT_REGISTERS
 
-    @property
+    @cached_property
     def preferred_reg_fragments(self) -> int:
         """Fragments in registers that leave none to shared memory, or several: with 1 to 4 there a form was wrong on a GPU."""
         left = self.fragments - self.max_reg_fragments
-        return self.fragments - _FEWEST_IN_SMEM if 0 < left < _FEWEST_IN_SMEM else self.max_reg_fragments
+        return where((left > 0) & (left < _FEWEST_IN_SMEM), self.fragments - _FEWEST_IN_SMEM, self.max_reg_fragments)
 
     @property
     def allowed_spilled_fragments(self) -> int:
@@ -166,6 +182,36 @@ class WgmmaConfig(Form):
     def __str__(self) -> str:
         return f"{super().__str__()}; {self.wide} sequences at once by wgmma"
 
+    @property
+    def _pass_us(self) -> float:
+        """Estimated us of each pass, beside its longest role."""
+        raise NotImplementedError
+
+    @property
+    def _pointwise_tile_us(self) -> float:
+        """Estimated us of the pointwise warps for `pointwise_batch` sequences."""
+        raise NotImplementedError
+
+    @cached_property
+    def product_us(self) -> float:
+        """Estimated us of a pass's product."""
+        wgmmas = 2 * 2 * (3 if self.problem.arithmetic.is_3xtf32 else 1) * self.fragments  # two a fragment, of two warpgroups
+        return wgmmas * maximum(_WGMMA_CLOCKS * self.n_tiles, _LEAST_WGMMA_CLOCKS) * US_PER_CLOCK
+
+    @cached_property
+    def step_us(self) -> float:
+        """Estimated us of a step of all tiles: of all passes, or from one step of a tile to the next."""
+        loads_us = self.k_chunks * _CHUNK_US / self.stages + self.block_chunks * self.chunk_bytes / 1024 * _KIB_US
+        pointwise_us = self.wide / self.pointwise_batch * self._pointwise_tile_us
+        pass_us = self._pass_us + maximum(maximum(self.product_us, loads_us), pointwise_us)
+        return self._factor * maximum(self.tiles * pass_us, pass_us + _EXCHANGE_US)
+
+    @property
+    def _factor(self) -> float:
+        if self.problem.arithmetic.bytes != 2:
+            return _FACTOR
+        return _FACTOR_16_BITS if self.problem.is_backward else where(self.clusters <= _FEW_GROUPS, _FACTOR_16_BITS, _FACTOR)
+
 
 @dataclass(frozen=True)
 class WgmmaForwardConfig(WgmmaConfig):
@@ -182,8 +228,8 @@ class WgmmaForwardConfig(WgmmaConfig):
         return self.cluster * self.units * self._gates
 
     @property
-    def block_columns(self) -> float:
-        return self.problem.hidden / self.cluster
+    def block_columns(self) -> int:
+        return ceil_div(self.problem.hidden, self.cluster)
 
     @property
     def mailbox_bytes(self) -> int:
@@ -207,6 +253,14 @@ class WgmmaForwardConfig(WgmmaConfig):
     def __str__(self) -> str:
         return f"{super().__str__()}, clusters of {self.cluster}"
 
+    @property
+    def _pass_us(self) -> float:
+        return 0.95
+
+    @property
+    def _pointwise_tile_us(self) -> float:
+        return 0.286 + 0.109 * self.states_per_thread
+
 
 @dataclass(frozen=True)
 class WgmmaBackwardConfig(WgmmaConfig):
@@ -217,7 +271,7 @@ class WgmmaBackwardConfig(WgmmaConfig):
         return self.grid_cols * self.units
 
     @property
-    def block_columns(self) -> float:
+    def block_columns(self) -> int:
         return self.grid_rows * self.units * self._gates
 
     @property
@@ -241,53 +295,71 @@ class WgmmaBackwardConfig(WgmmaConfig):
         carried = 4 * self.pointwise_tiles * (2 * self.states_per_thread * self.pointwise_threads + self.pointwise_batch)
         return words + self.sum_buffers * self.sum_bytes + _rounded(carried)
 
+    @property
+    def _pass_us(self) -> float:
+        return 0.63
+
+    @property
+    def _pointwise_tile_us(self) -> float:
+        source_us = _SOURCE_US_16_BITS if self.problem.arithmetic.bytes == 2 else _SOURCE_US
+        return 0.644 + (_GATE_US * self._gates + source_us * self.sources) * self.states_per_thread
+
+    @cached_property
+    def step_us(self) -> float:
+        chunk_us = _BLOCK_CHUNK_US_16_BITS if self.problem.arithmetic.bytes == 2 else 0
+        return super().step_us + chunk_us * self.block_chunks
+
 
 def _rounded(size: int) -> int:
-    return ceil(size / 16) * 16
+    return ceil_div(size, 16) * 16
 
 
-def wgmma_configs(problem: ProblemSize, device: Device) -> Iterator[Sequence[WgmmaConfig]]:
-    """Yields forms without their weights' places: alternatives, of which the first that fits is best."""
-    if device.largest_cluster == 1 or problem.batch < _MIN_BATCH:
-        return
-    for groups in range(1, min(_MAX_GROUPS, problem.batch // TILE) + 1):
-        blocks = device.num_sms // groups
-        yield from _backward(problem, blocks, groups) if problem.is_backward else _forward(problem, blocks, groups)
+def wgmma_configs(problem: ProblemSize, device: Device) -> Iterator[Candidates[WgmmaConfig]]:
+    """Yields forms without their weights' places.
+
+    Along the last axis they differ in buffers alone: the first that fits is best.
+    """
+    if device.largest_cluster > 1 and problem.batch >= MIN_WGMMA_BATCH:
+        groups = range(1, min(_MAX_GROUPS, problem.batch // TILE, device.num_sms) + 1)
+        yield _backward(problem, device, groups) if problem.is_backward else _forward(problem, device, groups)
 
 
-def _forward(problem: ProblemSize, blocks: int, groups: int) -> Iterator[Sequence[WgmmaConfig]]:
-    for cluster in (1, 2):
-        fewest = ceil(problem.hidden / max(1, blocks // cluster * cluster))
-        of_rows = [rows // (GATES[problem.cell] * cluster) for rows in _BLOCK_ROWS]
-        for units in sorted({fewest, *(units for units in of_rows if fewest < units <= 2 * fewest)}):
-            own = ceil(problem.hidden / (units * cluster)) * cluster
-            if own <= blocks:
-                form = WgmmaForwardConfig(problem, units, own, 1, 1, is_grid=True, cluster=cluster)
-                yield from _tilings(form, groups)
+def _forward(problem: ProblemSize, device: Device, of_groups: range) -> Candidates[WgmmaConfig]:
+    """Blocks own as few units as they can, or fill M tiles by up to twice as many."""
+    groups, cluster, rows, n_tiles, _ = axes(of_groups, (1, 2), (0, *_BLOCK_ROWS), _N_TILES, (0,))
+    blocks = device.num_sms // groups
+    fewest = ceil_div(problem.hidden, maximum(1, blocks // cluster * cluster))
+    units = where(rows > 0, rows // (GATES[problem.cell] * cluster), fewest)
+    is_possible = (rows == 0) | ((units > fewest) & (units <= 2 * fewest))
+    own = ceil_div(problem.hidden, units * cluster) * cluster
+    form = WgmmaForwardConfig(problem, units, own, 1, 1, is_grid=True, cluster=cluster)
+    return _tilings(form, groups, n_tiles, is_possible & (own <= blocks))
 
 
-def _backward(problem: ProblemSize, blocks: int, groups: int) -> Iterator[Sequence[WgmmaConfig]]:
-    fewest = ceil(problem.hidden / blocks)
-    for units in range(fewest, fewest + _MORE_UNITS + 1):
-        needed = ceil(problem.hidden / units)
-        for cols in sorted({min(needed, rows // units) for rows in _BLOCK_ROWS} - {0}):
-            grid_rows = ceil(needed / cols)
-            if grid_rows * cols <= blocks:
-                form = WgmmaBackwardConfig(problem, units, grid_rows * cols, 1, 1, is_grid=True, grid_rows=grid_rows)
-                yield from _tilings(form, groups)
+def _backward(problem: ProblemSize, device: Device, of_groups: range) -> Candidates[WgmmaConfig]:
+    """Blocks own few units; rows of blocks fill M tiles, each number of blocks once."""
+    groups, more, rows, n_tiles, _ = axes(of_groups, range(_MORE_UNITS + 1), _BLOCK_ROWS, _N_TILES, (0,))
+    blocks = device.num_sms // groups
+    units = ceil_div(problem.hidden, blocks) + more
+    needed = ceil_div(problem.hidden, units)
+    cols, fewer = (minimum(needed, of_rows // units) for of_rows in (rows, where(rows > _BLOCK_ROWS[0], rows // 2, 0)))
+    grid_rows = ceil_div(needed, maximum(1, cols))
+    form = WgmmaBackwardConfig(problem, units, grid_rows * cols, 1, 1, is_grid=True, grid_rows=grid_rows)
+    return _tilings(form, groups, n_tiles, (cols > fewer) & (form.blocks <= blocks))
 
 
-def _tilings(form: WgmmaConfig, groups: int) -> Iterator[Sequence[WgmmaConfig]]:
-    """Yields the form with several sizes of tiles, each with several numbers of buffers.
+def _tilings(form: WgmmaConfig, groups: int, n_tiles: int, is_possible: Any) -> Candidates[WgmmaConfig]:
+    """The forms with tiles of several sizes and several numbers of buffers.
 
     Warpgroups divide the columns where one of them has room for all rows. Chunks are small where large ones have more padding.
     """
-    sequences, pointwise_batch = ceil(form.problem.batch / groups), 16 if form.units <= _MAX_STATES * 8 else 8
-    form = replace(form, k_partitions=2 if form.block_rows <= _BLOCK_ROWS[0] else 1, pointwise_batch=pointwise_batch)
-    form = min((replace(form, chunk_fragments=fragments) for fragments in (2, 1)), key=lambda one: one.fragments)
-    if form.m_tiles_per_pass > _MAX_M_TILES or form.states_per_thread > _MAX_STATES:
-        return
-    for n_tiles in _N_TILES:
-        found = replace(form, tiles=ceil(sequences / (TILE * n_tiles)), n_tiles=n_tiles)
-        if found.clusters == groups:
-            yield [replace(found, sum_buffers=sum_buffers, stages=stages) for sum_buffers, stages in _BUFFERS]
+    sequences, size = ceil_div(form.problem.batch, groups), form.problem.arithmetic.bytes
+    k_partitions = where(form.block_rows <= _BLOCK_ROWS[0], 2, 1)
+    small_chunks = ceil_div(form.block_columns * size, 4 * _FRAGMENT_WORDS * k_partitions)
+    sum_buffers, stages = np.transpose(_BUFFERS)
+    form = replace(
+        form, k_partitions=k_partitions, n_tiles=n_tiles, tiles=ceil_div(sequences, TILE * n_tiles), sum_buffers=sum_buffers,
+        stages=stages, pointwise_batch=where(form.units <= _MAX_STATES * 8, 16, 8), chunk_fragments=2 - small_chunks % 2,
+    )  # fmt: skip
+    fits_warps = (form.m_tiles_per_pass <= _MAX_M_TILES) & (form.states_per_thread <= _MAX_STATES)
+    return Candidates(form, is_possible & fits_warps & (form.clusters == groups))

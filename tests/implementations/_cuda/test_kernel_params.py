@@ -20,7 +20,7 @@ from pytest_ecornn.implementations._cuda.kernel import Kernel, TensorArg
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu import single_step, wavefront
-from pytest_ecornn.implementations.persistent_gpu.blocks.config import block_configs
+from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
 from pytest_ecornn.implementations.persistent_gpu.input_gemm import gemm_3xtf32
 from pytest_ecornn.implementations.persistent_gpu.input_gemm.gemm_3xtf32 import TILES
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
@@ -49,12 +49,12 @@ def persistent() -> Iterator[Any]:
     """One layer in one direction, of each source, with an input product and without; layers in a wave; one step."""
     for is_backward in (False, True):
         kind = KernelSpec(torch.float16, GPU, is_backward=is_backward)
-        forms = persistent_heuristics.candidate_configs(kind.problem("lstm", 512, 32), HOPPER)
+        problems = kind.problem("lstm", 512, 32), kind.problem("lstm", 64, 8)
+        forms = [form for problem in problems for form in persistent_heuristics.candidate_configs(problem, HOPPER)]
         sources = {persistent_kernel.source_of(kind, form): form for form in forms}
-        yield persistent_kernel.make_kernel(kind, next(block_configs(kind.problem("lstm", 64, 8), HOPPER)))
         yield from (persistent_kernel.make_kernel(kind, form) for form in sources.values())
         if not is_backward:
-            fused = [form for form in sources.values() if not isinstance(form, WgmmaConfig)]
+            fused = [form for form in sources.values() if not isinstance(form, WgmmaConfig | BlockConfig)]
             yield from (persistent_kernel.make_kernel(kind._replace(inputs=64), form) for form in fused)
     kind = KernelSpec(torch.float16, GPU)
     for layers in (2, 4):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 from hypothesis import given, settings
@@ -11,16 +12,16 @@ from hypothesis import strategies as st
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode, ProblemSize
 from pytest_ecornn.implementations.persistent_gpu import kernel
-from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig, block_configs
+from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
 from pytest_ecornn.implementations.persistent_gpu.config import WARPS, Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
-from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
 from pytest_ecornn.implementations.persistent_gpu.heuristics import (
     candidate_configs,
     estimated_us_with_queueing,
+    gemm_step_us,
     select_config,
+    streaming_grids,
 )
-from pytest_ecornn.implementations.persistent_gpu.streaming.configs import gemm_step_us, streaming_configs
 from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig, WgmmaForwardConfig
 from pytest_ecornn.suites.sanitized import _best
 from tests.helpers.persistent import A100, ARITHMETICS, small, verdicts
@@ -52,7 +53,7 @@ def test_forms_cover_all_units_and_sequences_and_fit(
     hidden, batch = data.draw(st.integers(fewest, most)), data.draw(st.integers(1, most_sequences))
     problem = ProblemSize(cell, hidden, batch, arithmetic, is_backward)
     forms = candidate_configs(problem, device)
-    for form in [*forms, *(streaming_configs(problem, device) if fewest > 1000 else ())]:
+    for form in chain(forms, *(streaming_grids(problem, device) if fewest > 1000 else ())):
         expect_cover(form)
         if isinstance(form, BlockConfig):
             expect_block(form, device)
@@ -143,7 +144,8 @@ def test_what_there_is_where() -> None:
     assert WgmmaForwardConfig in kinds(640, 24, H200)
     assert WgmmaForwardConfig not in kinds(640, 23, H200) | kinds(640, 256, A100)
     for is_backward in (False, True):
-        assert not list(block_configs(ProblemSize("lstm", 300, 100, ARITHMETICS[2], is_backward), H200))
+        forms = candidate_configs(ProblemSize("lstm", 300, 100, ARITHMETICS[2], is_backward), H200)
+        assert not any(isinstance(form, BlockConfig) for form in forms)
     for arithmetic in ARITHMETICS:
         forms = candidate_configs(ProblemSize("lstm", 1024, 8, arithmetic), H200)
         assert not any(form.streamed_fragments for form in forms if form.is_grid)
@@ -229,12 +231,15 @@ def test_small_layers_of_many_sequences_run_in_blocks_where_their_input_is_given
 
 def test_blocks_that_do_not_run_at_once_queue() -> None:
     few, many = (
-        next(form for form in block_configs(ProblemSize("lstm", 72, batch, ARITHMETICS[2]), H200) if form.block_sequences == 1)
+        next(form for form in candidate_configs(ProblemSize("lstm", 72, batch, ARITHMETICS[2]), H200) if form.kind == "blocks")
         for batch in (132, 133)
     )
+    assert isinstance(few, BlockConfig)
+    assert isinstance(many, BlockConfig)
+    assert few.block_sequences == many.block_sequences == 1
     assert few.blocks_per_sm == many.blocks_per_sm == 1
     assert estimated_us_with_queueing(many, H200) == 2 * estimated_us_with_queueing(few, H200)
-    assert make_cost_model(few).step_us > make_cost_model(few).product_us > 0
+    assert few.step_us > few.product_us > 0
 
 
 @pytest.mark.parametrize("is_backward", [False, True])
@@ -253,7 +258,7 @@ def test_stages_are_in_flight_while_states_are_exchanged() -> None:
     assert isinstance(form, Form)
     assert 24 * 1024 < form.stream_stages * form.stage_fragments * 8192 < 80 * 1024
     resident = replace(form, reg_fragments=form.fragments_per_warp, smem_fragments=0, stream_stages=0)
-    assert make_cost_model(resident).step_us < make_cost_model(form).step_us < gemm_step_us(problem)
+    assert resident.step_us < form.step_us < gemm_step_us(problem)
 
 
 def test_a_gemm_of_unaligned_rows_takes_twice_as_long_but_in_float32() -> None:
@@ -271,8 +276,8 @@ def test_weights_are_split_once_where_both_halves_find_room(hidden: int, batch: 
     assert f"; {form.presplit_fragments} of {form.fragments} in two halves" in str(form)
     others = [other for other in candidate_configs(problem, H200) if isinstance(other, NTiledGridConfig)]
     alike = [other for other in others if (other.units, other.n_tiles) == (form.units, form.n_tiles)]
-    times = [make_cost_model(other).product_us for other in alike if not other.presplit_fragments]
-    assert make_cost_model(form).product_us < min(times)
+    times = [other.product_us for other in alike if not other.presplit_fragments]
+    assert form.product_us < min(times)
 
 
 # Every kind of form, with clusters and without, run on a CPU.

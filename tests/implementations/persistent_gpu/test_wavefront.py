@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from pytest_ecornn.implementations._common.recurrent_problem import Device, MathMode, ProblemSize
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import MAX_LAYERS, WavefrontConfig
-from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200 as COEFFICIENTS
-from pytest_ecornn.implementations.persistent_gpu.cost_model import WavefrontCostModel
 from pytest_ecornn.implementations.persistent_gpu.describe import describe
 from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
 from pytest_ecornn.implementations.persistent_gpu.wavefront import select_wavefront, select_wavefronts, single_layer_us
@@ -45,7 +43,7 @@ def test_a_wave_is_all_on_chip_at_once_and_promises_less_time(
     assert wave.launch.block * wave.launch_registers <= 65_536
     form = select_config(problem, H200)
     assert isinstance(form, Form)
-    assert WavefrontCostModel(wave, COEFFICIENTS).all_us(steps) < wave.layers * single_layer_us(form, H200, steps)
+    assert wave.all_us(steps) < wave.layers * single_layer_us(form, H200, steps)
 
 
 @pytest.mark.parametrize(
