@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
@@ -49,13 +50,23 @@ def versions() -> str:
 
 def _sources_digest() -> str:
     folders = (PACKAGE / "autotune", PACKAGE / "contract", IMPLEMENTATIONS, PACKAGE / "nn", PACKAGE / "reference")
-    stats = [
-        (str(file.relative_to(folder.parent)), file.stat().st_size, file.stat().st_mtime_ns)
+    stats = sorted(
+        (file.path[len(str(folder.parent)) :], file.stat().st_size, file.stat().st_mtime_ns)
         for folder in folders
-        for file in sorted(folder.rglob("*.*"))
-        if file.suffix in (".py", ".cu", ".cuh")
-    ]
+        for file in _files_in(str(folder))
+        if file.name.endswith((".py", ".cu", ".cuh"))
+    )
     return sha256(repr(stats).encode()).hexdigest()[:16]
+
+
+def _files_in(folder: str) -> Iterator[os.DirEntry[str]]:
+    """Yields all files of a folder and its own folders, in half of the time that `Path.rglob` takes."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _files_in(entry.path)
+            else:
+                yield entry
 
 
 def read(key: str, device: torch.device) -> Decision | None:
