@@ -87,12 +87,12 @@ def test_else_layers_run_one_after_the_other(options: dict[str, Any], in_waves: 
     ("options", "wanted"),
     [
         ({"layers": 3}, ["3 layers in a wave"]),
-        ({"layers": 3, "projected": True, "input_size": 0}, ["blocks", "2 layers in a wave"]),
-        ({"layers": 2, "bidirectional": True}, ["blocks"]),
+        ({"layers": 3, "projected": True, "input_size": 0}, ["clusters", "2 layers in a wave"]),
+        ({"layers": 2, "bidirectional": True}, ["clusters"]),
     ],
 )
 def test_it_is_said_what_runs(options: dict[str, Any], wanted: list[str], in_waves: list[WavefrontConfig]) -> None:
     found = describe(small("lstm", mode="training", **options), torch.device("cpu"))
     forward, backward = found.split("; backward: ")
     assert [one.startswith(start) for one, start in zip(forward.split(", then "), wanted, strict=True)] == [True] * len(wanted)
-    assert backward.startswith("blocks")
+    assert backward.startswith("clusters")
