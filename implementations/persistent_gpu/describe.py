@@ -65,7 +65,7 @@ def describe(case: Case, device: torch.device) -> str:
     forward = KernelSpec.of(case, device)
     inputs = dict.fromkeys([case.input_size, *[width] * (case.layers > 1)])
     shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first)
-    if is_applicable(shape, inputs, forward.dtype) and not (case.training or case.projected):
+    if is_applicable(shape, inputs, forward.dtype) and not (case.training or case.projected or case.ragged):
         made = [get_single_step_kernel(case.cell, one, case.hidden_size, case.batch, forward, width) for one in inputs]
         return str(made[0].form)
     found = _forward(case, shape, forward)

@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from pytest_ecornn import nn
+from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
 from pytest_ecornn.nn import functional, lengths_by_torch, short_calls
+from pytest_ecornn.reference.precision import fp32_precision
 from tests.helpers import nn_kernels, persistent
 from tests.helpers.nn_modules import MODULES, tensors
 from tests.helpers.requirements import needs_compiler, needs_gpu
@@ -300,6 +302,25 @@ def test_autocast(cell: str, backend: str) -> None:
     assert not found[0][x.isnan().any(-1)].any()
 
 
+@needs_compiler
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("has_states", [False, True])
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"num_layers": 2}])
+@pytest.mark.parametrize("by", ["a launch", "products"])
+@pytest.mark.usefixtures("by_kernels")
+def test_gradients_of_all_of_a_layers_weights_at_once(
+    cell: str, has_states: bool, options: dict[str, Any], by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed, usual = [], WeightGradients.for_layer
+    if by == "products":
+        monkeypatch.setattr(WeightGradients, "_launch_of", lambda self, width: None)
+    monkeypatch.setattr(WeightGradients, "for_layer", lambda *given: computed.append(given[3]) or usual(*given))
+    module = made(cell, **options)
+    expect_alike(module, SOME_EMPTY, has_states)
+    starts_apart = has_states and module.bidirectional
+    assert sum(inputs.shape[:2] == (T, B) for inputs in computed) == (0 if starts_apart else module.num_layers)
+
+
 # Compilers.
 
 
@@ -457,40 +478,43 @@ def test_repeated_calls_are_short(cell: str, options: dict[str, Any], monkeypatc
 # On a GPU.
 
 
+def own_backend(cell: str) -> str:
+    return "scan_gpu" if cell.startswith("min") else "persistent_gpu"
+
+
 @pytest.fixture
-def no_wait() -> Iterator[None]:
-    """Within it what waits for the GPU raises."""
-    yield
+def in_full_precision() -> Iterator[None]:
+    with fp32_precision("rnn", "ieee"):
+        yield
     torch.cuda.set_sync_debug_mode("default")
 
 
 @needs_gpu
-@of_each
+@pytest.mark.parametrize(
+    ("cell", "backend"), [*((cell, own_backend(cell)) for cell in CELLS), *((cell, "torch") for cell in MODULES)]
+)
 @pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True, "batch_first": True}])
-@pytest.mark.parametrize("by", ["kernels", "torch"])
-@pytest.mark.usefixtures("no_wait")
-def test_nothing_waits_for_a_gpu(cell: str, options: dict[str, Any], by: str) -> None:
-    backend = {"kernels": "scan_gpu" if cell.startswith("min") else "persistent_gpu", "torch": "torch"}[by]
-    if by == "torch" and cell.startswith("min"):
-        pytest.skip("torch.nn has no such cell")
+@pytest.mark.usefixtures("in_full_precision")
+def test_nothing_waits_for_a_gpu(cell: str, backend: str, options: dict[str, Any]) -> None:
     module = made(cell, backend=backend, **options).cuda()
     for given in (torch.tensor(LENGTHS, device="cuda"), torch.tensor(LENGTHS, dtype=torch.int32, device="cuda"), LENGTHS):
         x, hx = padded(module, LENGTHS), states(module)
-        leaves = [x, *tensors(hx), *module.parameters()]
-        wanted = [*tensors(expected := one_by_one(module, x, hx, LENGTHS)), *gradients(expected, leaves)]
-        for _ in range(3):
-            torch.cuda.synchronize()
-            torch.cuda.set_sync_debug_mode("error")
+        leaves, expected = [x, *tensors(hx), *module.parameters()], one_by_one(module, x, hx, LENGTHS)
+        of_expected = gradients(expected, leaves)
+        for mode in ("default", "error", "error", "error"):  # the first compiles kernels
+            torch.cuda.set_sync_debug_mode(mode)
             results = module(x, hx, lengths=given)
-            found = [*tensors(results), *gradients(results, leaves)]
+            of_results = gradients(results, leaves)
             torch.cuda.set_sync_debug_mode("default")
-            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(tensors(results), tensors(expected), rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(of_results, of_expected, rtol=1e-3, atol=1e-4)
+    assert module.notes().partition(":")[0] == backend
 
 
 @needs_gpu
 @of_each
 def test_what_is_out_of_range_on_a_gpu_counts_as_what_is_in_it(cell: str) -> None:
-    module = made(cell, bidirectional=True).cuda()
+    module = made(cell, bidirectional=True, backend=own_backend(cell)).cuda()
     x, hx = padded(module, [T, T, 0, 0]), states(module)
     leaves, found = [x, *tensors(hx), *module.parameters()], []
     for lengths in ([T + 1, 2**40, -1, -(2**40)], [T, T, 0, 0]):
@@ -502,7 +526,7 @@ def test_what_is_out_of_range_on_a_gpu_counts_as_what_is_in_it(cell: str) -> Non
 @needs_gpu
 @of_each
 def test_a_graph_reads_the_lengths_anew(cell: str) -> None:
-    module, lengths = made(cell, bidirectional=True).cuda(), torch.tensor(LENGTHS, device="cuda")
+    module, lengths = made(cell, bidirectional=True, backend=own_backend(cell)).cuda(), torch.tensor(LENGTHS, device="cuda")
     x, graph = padded(module, [T] * B).detach(), torch.cuda.CUDAGraph()
     with torch.no_grad():
         for _ in range(3):

@@ -128,7 +128,7 @@ def test_what_suits_one_launch(changes: dict[str, int], width: int, suits: bool)
     [
         (Case.parse("gru-T5-B3-H8-L2-float32-bidirectional"), True),
         (Case.parse("lstm-T5-B3-H8-float32-batchfirst"), False),
-        (Case.parse("lstm-T5-B3-H8-float32-ragged"), False),
+        (Case.parse("lstm-T5-B3-H8-float32-ragged"), True),
         (Case.parse("lstm-T1-B3-H8-float32"), False),
     ],
     ids=str,
