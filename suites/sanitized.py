@@ -32,7 +32,7 @@ from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, heuristics
 from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
-from pytest_ecornn.suites.forms_gpu import force_config
+from pytest_ecornn.nn.form_times import force_config
 from pytest_ecornn.verification import calls
 
 PRECISIONS = ("float16", "float32-tf32", "float32", "bfloat16")

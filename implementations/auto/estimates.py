@@ -42,7 +42,12 @@ def cudnn_us(case: Case) -> float:
 
 def persistent_us(case: Case, device: torch.device) -> float | None:
     """Estimated us of a call on the device by persistent_gpu, or None where no form fits."""
-    chip, arithmetic, total = Device.of(device), MathMode.of(case.dtype, case.precision), 0.0
+    return persistent_us_on(case, Device.of(device))
+
+
+def persistent_us_on(case: Case, chip: Device) -> float | None:
+    """As `persistent_us`, of a chip that need not be there."""
+    arithmetic, total = MathMode.of(case.dtype, case.precision), 0.0
     for is_backward in (False, True)[: 1 + case.training]:
         form = select_config(ProblemSize(case.cell, case.hidden_size, case.batch, arithmetic, is_backward), chip)
         if isinstance(form, str):

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from pytest_ecornn.measurement.alternating import Replay, sample, sample_launches
 from pytest_ecornn.measurement.measurement import gc_disabled
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.alternating import Replay, sample, sample_launches
 from pytest_ecornn.suites.published.common.bars import MaxTarget, Times, format_ratio
 from pytest_ecornn.suites.published.common.item_rows import attempt_each, measure_rest
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section

@@ -23,11 +23,11 @@ from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
 from pytest_ecornn.implementations.persistent_gpu.single_step import is_applicable
+from pytest_ecornn.measurement.alternating import Replay, sample
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.on_cuda import exit_code
-from pytest_ecornn.suites.published.common.alternating import Replay, sample
 from pytest_ecornn.suites.published.common.bars import format_ratio, geometric_mean
 from pytest_ecornn.suites.published.common.parted import read_report, write_report
 from pytest_ecornn.suites.published.selection_parts import problems

@@ -308,7 +308,7 @@ def modules(*folders: Path) -> Iterator[tuple[str, str]]:
 
 def programs() -> Iterator[str]:
     """What `python -m` runs. Private modules are run by other programs."""
-    for name, text in modules(SUITES, PACKAGE / "reporting"):
+    for name, text in modules(SUITES, PACKAGE / "reporting", PACKAGE / "nn"):
         if "._" not in name.removesuffix(".__main__") and re.search(r"^if __name__ == .__main__.:$", text, re.M):
             yield f"python -m {name.removesuffix('.__main__')}"
 

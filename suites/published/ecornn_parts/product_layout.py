@@ -18,11 +18,11 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from pytest_ecornn.measurement.alternating import Arm, Replay, measure_interleaved
 from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
-from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
 from pytest_ecornn.suites.published.common.bars import format_ratio
 from pytest_ecornn.suites.published.common.launches import is_main_product
 

@@ -13,13 +13,13 @@ from xml.etree.ElementTree import Element
 
 import torch
 
+from pytest_ecornn.measurement.alternating import sample
 from pytest_ecornn.measurement.measurement import gc_disabled
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.reporting.pictures import svg
 from pytest_ecornn.reporting.pictures.page import MARGIN, page
 from pytest_ecornn.results.formatting import ratio_interval, significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.alternating import sample
 from pytest_ecornn.suites.published.common.bars import MinTarget, Times, format_ratio
 from pytest_ecornn.suites.published.common.item_rows import attempt_each, measure_rest
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE, DEFAULT, NONE, OURS

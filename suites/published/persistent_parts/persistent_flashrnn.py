@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from pytest_ecornn.contract import MODES, Case
+from pytest_ecornn.measurement.alternating import Arm, measure_interleaved
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import limit_fraction, significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.items.items import build_and_compare
-from pytest_ecornn.suites.published.common.alternating import Arm, measure_interleaved
 from pytest_ecornn.suites.published.common.bars import MinTarget, Times, format_ratio
 from pytest_ecornn.suites.published.common.case_times import call_of, prepared
 from pytest_ecornn.suites.published.common.item_rows import ItemRow, measure_each

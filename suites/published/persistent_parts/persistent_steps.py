@@ -7,24 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations._common.recurrent_problem import MathMode, ProblemSize
 from pytest_ecornn.implementations._cuda.compile import with_index
-from pytest_ecornn.implementations.persistent_gpu import ops  # noqa: F401  (registers torch's ops)
 from pytest_ecornn.implementations.persistent_gpu.config import TILE, WARPS, Form
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, compile_layer, status_of
 from pytest_ecornn.implementations.persistent_gpu.kernel import Shape as TrackShape
-from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
+from pytest_ecornn.measurement.alternating import Arm, Replay, measure_interleaved
 from pytest_ecornn.measurement.capture import graph_count
+from pytest_ecornn.nn.form_times import Recurrence
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, ratio_interval, significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, median_interval
-from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
 from pytest_ecornn.suites.published.common.bars import MaxTarget, Times
 from pytest_ecornn.suites.published.common.case_times import precision_of, prepared
 from pytest_ecornn.suites.published.common.item_rows import ItemRow, measure_each
@@ -32,7 +29,6 @@ from pytest_ecornn.suites.published.common.item_rows import ItemRow, measure_eac
 OURS = "persistent_gpu"
 CELL, STEPS = "lstm", 1024
 _BLOCK_US = 10e3
-_OPS = torch.ops.pytest_ecornn
 # Of an H200, for the floor of a step.
 CLOCKS_A_US = 1980
 LATENCY_US = 0.2  # one way, measured, every block telling all others a few bytes
@@ -60,6 +56,14 @@ class Shape:
             cell=CELL, steps=STEPS, batch=self.batch, hidden_size=self.hidden, dtype=self.dtype, precision=self.precision,
             projected=True, mode=mode, device="cuda",
         )  # fmt: skip
+
+    @property
+    def problem(self) -> ProblemSize:
+        return ProblemSize(CELL, self.hidden, self.batch, MathMode.of(self.dtype, self.precision), self.is_backward)
+
+    def op(self) -> Recurrence:
+        """The op on tensors of its own."""
+        return Recurrence(self.problem, getattr(torch, self.dtype), STEPS)
 
     @property
     def bar(self) -> MaxTarget:
@@ -101,9 +105,9 @@ def _row(shape: Shape) -> Row:
     candidate = prepared(shape.case, [OURS])[OURS]
     if isinstance(candidate, str):
         return Row(shape, reason=candidate)
-    form, first = form_of(shape), Op(shape)
+    form, first = form_of(shape), shape.op()
     wanted = graph_count(first.moved_bytes, torch.cuda.get_device_properties(with_index("cuda")).L2_cache_size)
-    arm = Arm([Replay(one) for one in (first, *(Op(shape) for _ in range(wanted - 1)))], STEPS, _BLOCK_US)
+    arm = Arm([Replay(one) for one in (first, *(shape.op() for _ in range(wanted - 1)))], STEPS, _BLOCK_US)
     measure_interleaved([arm], MIN_PAIRS)
     status_of(with_index("cuda")).check()  # which replays do not ask
     return Row(shape, median_interval(arm.samples_us), floor_us(form), str(form))
@@ -114,31 +118,6 @@ def form_of(shape: Shape) -> Form:
     kind = KernelSpec(getattr(torch, shape.dtype), with_index("cuda"), shape.precision == "tf32", shape.is_backward)
     form, _ = compile_layer(TrackShape(CELL, STEPS, shape.batch, shape.hidden, batch_first=False), kind)
     return form
-
-
-class Op:
-    """The recurrence on tensors of its own; returns its results. moved_bytes: what it reads and writes, weights apart."""
-
-    def __init__(self, shape: Shape, steps: int = STEPS, device: str = "cuda"):
-        kind: Any = {"dtype": getattr(torch, shape.dtype), "device": device}
-        bound, how = shape.hidden**-0.5, RNNOptions(CELL, False, False, projected=True, tf32=shape.precision == "tf32")
-        gates = torch.randn(steps, shape.batch, 4 * shape.hidden, **kind)
-        weight = torch.empty(4 * shape.hidden, shape.hidden, **kind).uniform_(-bound, bound)
-        bias = torch.empty(4 * shape.hidden, **kind).uniform_(-bound, bound)
-        layer: Any = (gates, [], [None, weight, bias, bias])
-        if shape.is_backward:
-            output, _, _, *kept = _OPS.persistent_forward_keeping(*layer, None, *how)
-            read = [*kept, output, torch.randn_like(output)]
-            wanted = [True, False, False, False, False]  # the pre-activations' gradient alone
-            given = wanted, *layer, [output, *kept], [read[-1], None, None], None, *how
-            self._run = partial(_OPS.persistent_backward, *given)
-        else:
-            read, self._run = [gates], partial(_OPS.persistent_forward, *layer, None, *how)
-        self.moved_bytes = sum(tensor.nbytes for tensor in (*read, *self()))
-
-    def __call__(self) -> list[Tensor]:
-        found: list[Tensor] = self._run()
-        return found
 
 
 def render(rows: Sequence[Row]) -> str:

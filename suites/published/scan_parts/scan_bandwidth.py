@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import cells
+from pytest_ecornn.measurement.alternating import Arm, Replay, measure_interleaved
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import relative_error, significant
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
-from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
 from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
 from pytest_ecornn.suites.published.common.item_rows import ItemRow, import_optional, measure_each
 from pytest_ecornn.suites.published.scan_parts.scan_judge import sampled, states

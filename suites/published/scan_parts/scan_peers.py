@@ -23,10 +23,10 @@ from torch import Tensor
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.measurement import clocks
+from pytest_ecornn.measurement.alternating import Arm, measure_interleaved
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import relative_error, significant, size
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.alternating import Arm, measure_interleaved
 from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio, mean_ratio
 from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, TIMING_MODES
 from pytest_ecornn.suites.published.common.item_rows import (

@@ -12,10 +12,10 @@ from unittest.mock import patch
 import torch
 
 from pytest_ecornn.autotune import Decision, selection, store
+from pytest_ecornn.measurement.alternating import Calls, Replay, sample
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.alternating import Calls, Replay, sample
 from pytest_ecornn.suites.published.common.bars import format_ratio, geometric_mean
 from pytest_ecornn.suites.published.selection_parts.problems import (
     AUTO,

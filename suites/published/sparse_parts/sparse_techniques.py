@@ -13,10 +13,10 @@ from pytest_ecornn.contract import Case, Layer
 from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, make_layer
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL
+from pytest_ecornn.measurement.alternating import Arm, Replay, measure_interleaved
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import ratio_interval
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
 from pytest_ecornn.suites.published.common.bars import format_ratio
 from pytest_ecornn.suites.published.common.case_times import WRONG
 from pytest_ecornn.suites.published.common.item_rows import ItemRow, measure_each

@@ -14,7 +14,7 @@ from pytest_ecornn.implementations._cuda.compile import include_folders
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, kernel
 from pytest_ecornn.implementations.persistent_gpu.heuristics import candidate_configs
 from pytest_ecornn.implementations.persistent_gpu.wgmma.config import WgmmaConfig
-from pytest_ecornn.suites.forms_gpu import force_config
+from pytest_ecornn.nn.form_times import force_config
 from pytest_ecornn.verification import calls, verification
 from tests.helpers.persistent import plant_fault
 from tests.helpers.requirements import needs_compiler, needs_hopper

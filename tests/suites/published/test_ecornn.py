@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from pytest_ecornn.contract import Case, Implementation, Layer, Weights
+from pytest_ecornn.measurement import alternating
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import GraphArm
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import ecornn
-from pytest_ecornn.suites.published.common import alternating, bars, case_times, launches
+from pytest_ecornn.suites.published.common import bars, case_times, launches
 from pytest_ecornn.suites.published.common.launches import kind_of
 from pytest_ecornn.suites.published.common.parted import from_json
 from pytest_ecornn.suites.published.ecornn_parts import lstm_times

@@ -16,6 +16,7 @@ from pytest_ecornn.implementations._common.recurrent_problem import MathMode, Pr
 from pytest_ecornn.implementations.persistent_gpu import config
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
+from pytest_ecornn.nn.form_times import Recurrence
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.run.discovery import ImplementationInfo
@@ -91,7 +92,7 @@ def test_steps_are_of_the_op_alone_and_verified_as_a_layer() -> None:
     assert str(forward.case) == "lstm-T1024-B8-H256-float16-cuda-projected"
     assert str(backward.case) == "lstm-T1024-B16-H768-float16-cuda-projected-training"
     with torch._subclasses.FakeTensorMode():
-        ahead, back = (persistent_steps.Op(shape, steps=5, device="cpu") for shape in (forward, backward))
+        ahead, back = (Recurrence(shape.problem, torch.float16, steps=5, device="cpu") for shape in (forward, backward))
         assert [one.shape for one in ahead()] == [(5, 8, 256), (1, 8, 256), (1, 8, 256)]
         assert back()[0].shape == (5, 16, 4 * 768)
     values = 5 * 8 * 256
