@@ -50,10 +50,7 @@ _K_PARTITION_US = 0.045  # each K partition's sums
 _EXCHANGE_US = 0.1  # until published states arrive
 _BLOCK_US, _LINE_US, _LINE_BYTES = 0.006, 0.0055, 128  # each block that publishes, and each line that it publishes
 _MULTI_TILE_SLOWDOWN = 1.2  # the factor by which tiles that take turns delay each other forward
-_SPLIT_MULTI_TILE_US, _SPLIT_MULTI_TILE_HIDDEN = (
-    0.2,
-    128,
-)  # then, of split float32 with gates up to that H, as an H100 was measured
+_SPLIT_MULTI_TILE_US, _SPLIT_MULTI_TILE_HIDDEN = 0.2, 128  # each then, of split float32 with gates up to that H, on an H100
 _BACKWARD_TILE_US, _BACKWARD_PRODUCT_FACTOR = 0.6, 1.4  # of several tiles each, and its product unless float32 is split
 # A tile's step forward in a grid without load warps.
 _GRID_TILE_US, _GRID_PRODUCT_FACTOR = 0.35, 0.89
@@ -108,7 +105,7 @@ class Form:
     n_tiles: int = 1
 
     def with_weights(self, reg_fragments: int, smem_fragments: int, stream_stages: int) -> Self:
-        """The form with its weights there. What has been computed of how a product is divided stays so."""
+        """The form with its weights there. What they were placed by is not computed again."""
         placed = object.__new__(type(self))
         weights = {"reg_fragments": reg_fragments, "smem_fragments": smem_fragments, "stream_stages": stream_stages}
         vars(placed).update(vars(self) | weights)
@@ -181,10 +178,10 @@ class Form:
         """M tiles that are multiplied by the same K tile at once: backward some, so that their sums are sent meanwhile."""
         if not self.problem.is_backward or self.is_grid:
             return self.m_tiles_per_warp
-        found = 1
-        for some in (2, 3, 4):
-            found = where((self.m_tiles_per_warp % some == 0) & (self.m_tiles_per_warp > some), some, found)
-        return found
+        per_pass = 1
+        for divisor in (2, 3, 4):
+            per_pass = where((self.m_tiles_per_warp % divisor == 0) & (self.m_tiles_per_warp > divisor), divisor, per_pass)
+        return per_pass
 
     @property
     def stage_fragments(self) -> int:
@@ -505,8 +502,8 @@ class Form:
             reads = (packet_us + straddling_us * self._packets_straddle) * each + rounds_us
             return tile_us + product * self.product_us + reads + (m_tile_sums_us * self.m_tiles_per_warp + more_states_us)
 
-        one = _LOAD_WARP_ONE_TILE.get((self.load_threads, self.problem.arithmetic.bytes), _LOAD_WARP_TILES)
-        return self.tiles * where(self.tiles == 1, tile(*one), tile(*_LOAD_WARP_TILES))
+        one_tile = _LOAD_WARP_ONE_TILE.get((self.load_threads, self.problem.arithmetic.bytes), _LOAD_WARP_TILES)
+        return self.tiles * where(self.tiles == 1, tile(*one_tile), tile(*_LOAD_WARP_TILES))
 
     @property
     def _grid_backward_us(self) -> float:
@@ -553,10 +550,11 @@ class Candidates(Generic[F]):
     fits: Any
 
     def at(self, number: int) -> F:
-        sizes = {field.name: getattr(self.forms, field.name) for field in fields(self.forms)}
-        place, shape = np.unravel_index(number, self.fits.shape), self.fits.shape
-        found = {name: np.broadcast_to(size, shape)[place].item() for name, size in sizes.items() if is_array(size)}
-        return replace(self.forms, **found)
+        """The form of that number, in the order of `fits`."""
+        shape, sizes = self.fits.shape, {field.name: getattr(self.forms, field.name) for field in fields(self.forms)}
+        place = np.unravel_index(number, shape)
+        own = {name: np.broadcast_to(size, shape)[place].item() for name, size in sizes.items() if is_array(size)}
+        return replace(self.forms, **own)
 
     def __iter__(self) -> Iterator[F]:
         """Yields the forms that fit, one by one."""

@@ -61,16 +61,16 @@ class Recurrence:
         self.moved_bytes = sum(tensor.nbytes for tensor in (*read, *self()))
 
     def __call__(self) -> list[Tensor]:
-        found: list[Tensor] = self._run()
-        return found
+        results: list[Tensor] = self._run()
+        return results
 
 
 def best_candidates(problem: ProblemSize, device: Device, most: int) -> list[Form]:
     """Returns at most `most` forms of each kind, best first by the model."""
-    found: dict[str, list[Form]] = {}
+    kinds: dict[str, list[Form]] = {}
     for form in sorted(candidate_configs(problem, device), key=lambda form: estimated_us_with_queueing(form, device)):
-        found.setdefault(form.kind, []).append(form)
-    return [form for forms in found.values() for form in forms[:most]]
+        kinds.setdefault(form.kind, []).append(form)
+    return [form for forms in kinds.values() for form in forms[:most]]
 
 
 @contextmanager
@@ -107,10 +107,10 @@ def measure(forms: Sequence[Form], dtype: torch.dtype, rounds: int = _ROUNDS) ->
     measure_interleaved(arms, rounds)
     kernel.status_of(device).check()  # which replays do not ask
     expected = calls[0]()[0].float() if calls else torch.zeros(())
-    found = []
+    measured = []
     for form, call, arm in zip(forms, calls, arms, strict=True):
         with force_config(form):
             error = (call()[0].float() - expected).abs().max().item()
         model_us = estimated_us_with_queueing(form, Device.of(device))
-        found.append(Measured(form, model_us, min(arm.samples_us), error))
-    return found
+        measured.append(Measured(form, model_us, min(arm.samples_us), error))
+    return measured

@@ -167,17 +167,17 @@ class BlockConfig(Form):
     @cached_property
     def product_us(self) -> float:
         """Estimated us to issue the products of all blocks of a multiprocessor."""
-        of = self.problem.is_backward
-        clocks = _FMA_CLOCKS[of] * self.weights_per_thread + (_SHUFFLE_CLOCKS * self.shuffles if of else 0)
-        clocks = clocks + _READ_CLOCKS[of] * self.vectors_per_lane * (1 + self.k_vector)
-        return self._issue_us(self.block_sequences * clocks + _SMEM_WEIGHT_CLOCKS[of] * self.smem_weights_per_thread)
+        is_backward = self.problem.is_backward
+        clocks = _FMA_CLOCKS[is_backward] * self.weights_per_thread + (_SHUFFLE_CLOCKS * self.shuffles if is_backward else 0)
+        clocks = clocks + _READ_CLOCKS[is_backward] * self.vectors_per_lane * (1 + self.k_vector)
+        return self._issue_us(self.block_sequences * clocks + _SMEM_WEIGHT_CLOCKS[is_backward] * self.smem_weights_per_thread)
 
     @cached_property
     def step_us(self) -> float:
         """Estimated us of a step of the blocks that run at once."""
-        of = self.problem.is_backward
-        pointwise_us = self._issue_us(_POINTWISE_CLOCKS[of] * self.block_sequences * (self._gates > 1))
-        waiting_us = _STEP_US[of] + _SEQUENCE_US[of] * (self.block_sequences - 1)
+        is_backward = self.problem.is_backward
+        pointwise_us = self._issue_us(_POINTWISE_CLOCKS[is_backward] * self.block_sequences * (self._gates > 1))
+        waiting_us = _STEP_US[is_backward] + _SEQUENCE_US[is_backward] * (self.block_sequences - 1)
         return waiting_us + _SMEM_WEIGHT_US * self.smem_weights_per_thread + self.product_us + pointwise_us
 
     def _issue_us(self, clocks: float) -> float:
