@@ -1,4 +1,4 @@
-"""CUDA C++ -> machine code by NVRTC through CuPy, cached on disk: needs no nvcc and no compiler on the user's machine.
+"""CUDA C++ -> machine code by NVRTC, cached on disk: needs no nvcc and no compiler on the user's machine.
 
 A compiled file's name is a digest of everything that it depends on: the source, the headers beside it and all shared ones, the
 options, the architecture and the version of NVRTC.
@@ -6,9 +6,9 @@ options, the architecture and the version of NVRTC.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
-import struct
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -61,6 +61,8 @@ class KernelCode(NamedTuple):
 def nvrtc_unavailable_reason() -> str | None:
     """Why kernels cannot be compiled here, or None."""
     try:
+        from cupy_backends.cuda.api import runtime  # noqa: F401
+
         nvrtc_version()
     except Exception as error:
         return (
@@ -153,38 +155,48 @@ def _file_digest(file: Path, modified_ns: int, size: int) -> bytes:
 
 @cache
 def nvrtc_version() -> str:
-    """The version of NVRTC's wheel, else NVRTC's own, for which CuPy is imported. Raises what that raises."""
-    from cupy_backends.cuda.api import driver
-
-    major = str(driver.get_build_version() // 1000)
-    for package in ("nvidia-cuda-nvrtc", f"nvidia-cuda-nvrtc-cu{major}"):
+    """The version of NVRTC's wheel, else NVRTC's own, which is loaded for that. Raises what loading it raises."""
+    versions = []
+    for package in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"):
         with suppress(metadata.PackageNotFoundError):
-            version = metadata.version(package)
-            if version.partition(".")[0] == major:
-                return version
-    from cupy.cuda import nvrtc
+            versions.append(metadata.version(package))
+    if not versions:
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        _nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        versions.append(f"{major.value}.{minor.value}")
+    return " ".join(versions)
 
-    return ".".join(map(str, nvrtc.getVersion()))
+
+@cache
+def _nvrtc() -> Any:
+    """NVRTC's library. CuPy's wrapper of it would import all of CuPy."""
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    return ctypes.CDLL(load_nvidia_dynamic_lib("nvrtc").abs_path)
 
 
 def _run_nvrtc(source: Path, options: list[str]) -> tuple[bytes, str]:
-    from cupy.cuda import nvrtc
+    """Machine code, and the compiler's log. Raises CompilationError."""
+    nvrtc, program = _nvrtc(), ctypes.c_void_p()
+    text, name = source.read_text().encode(), source.name.encode()
 
-    program: Any = nvrtc.createProgram(source.read_text(), source.name, [], [])
+    def result(what: str) -> bytes:
+        size = ctypes.c_size_t()
+        nvrtc[f"nvrtcGet{what}Size"](program, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        nvrtc[f"nvrtcGet{what}"](program, buffer)
+        return buffer.raw
+
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None)
     try:
-        try:
-            nvrtc.compileProgram(program, options)
-        except nvrtc.NVRTCError as error:
-            raise CompilationError(f"{source.name}: {error}\n{nvrtc.getProgramLog(program)}") from None
-        return _whole_elf(nvrtc.getCUBIN(program)), nvrtc.getProgramLog(program)
+        arguments = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+        status = nvrtc.nvrtcCompileProgram(program, len(options), arguments)
+        log = result("ProgramLog").rstrip(b"\0").decode(errors="replace")
+        if status:
+            raise CompilationError(f"{source.name}: NVRTC's error {status}\n{log}")
+        return result("CUBIN"), log
     finally:
-        nvrtc.destroyProgram(program)
-
-
-def _whole_elf(code: bytes) -> bytes:
-    """The ELF file up to the end of its program headers: CuPy drops the last byte of a cubin, a zero, as that of a string."""
-    (offset,), (size, count) = struct.unpack_from("<Q", code, 0x20), struct.unpack_from("<HH", code, 0x36)
-    return code.ljust(offset + size * count, b"\0")
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
 
 class CompileThreads:

@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pytest_ecornn.implementations._cuda import driver
 from pytest_ecornn.implementations._cuda.compile import KernelCode, compile_source
 from pytest_ecornn.implementations._cuda.launch import (
     INT32,
     INT64,
-    MAX_DYNAMIC_SHARED_BYTES,
-    NON_PORTABLE_CLUSTERS,
     POINTER,
     PORTABLE_CLUSTER,
     Launch,
@@ -190,13 +189,11 @@ def _launcher(
     source: Path, name: str, macros: tuple[tuple[str, str], ...], device: torch.device, types: str, shared_bytes: int,
     is_cooperative: bool, cluster: int,
 ) -> Launcher:  # fmt: skip
-    from cupy_backends.cuda.api import driver  # what `cupy` is built on: that takes as long to import as many calls
-
     compiled = compile_source(source, macros, torch.cuda.get_device_capability(device))
     with torch.cuda.device(device):
         bind(device.index)
-        function = driver.moduleGetFunction(driver.moduleLoad(str(compiled.path)), name)
-        driver.funcSetAttribute(function, MAX_DYNAMIC_SHARED_BYTES, shared_bytes)
+        function = driver.load_function(compiled.path, name)
+        driver.set_attribute(function, driver.MAX_DYNAMIC_SHARED_BYTES, shared_bytes)
         if cluster > PORTABLE_CLUSTER:
-            driver.funcSetAttribute(function, NON_PORTABLE_CLUSTERS, 1)
-        return Launcher(function, types, is_cooperative, driver)
+            driver.set_attribute(function, driver.NON_PORTABLE_CLUSTERS, 1)
+        return Launcher(function, types, is_cooperative, driver.library())

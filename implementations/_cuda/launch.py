@@ -1,4 +1,4 @@
-"""Launches by the CUDA driver as CuPy wraps it: calling a kernel of CuPy takes the host several times as long."""
+"""Launches by the CUDA driver's own functions: calling a kernel of CuPy takes the host several times as long."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import ctypes
 import struct
 import threading
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
+
+from pytest_ecornn.implementations._cuda import driver
 
 POINTER, INT32, INT64 = "P", "i", "q"  # what a kernel takes, as `struct` calls it
 PORTABLE_CLUSTER = 8  # blocks, which every device that has clusters can run
-MAX_DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTERS = 8, 14  # the driver's numbers of a function's attributes
 
 
 class Launch(NamedTuple):
@@ -32,40 +32,37 @@ class Launcher:
     """Launches one function of a module that stays loaded.
 
     function: the driver's handle. types: of the fields of the kernel's Params, its one parameter, in order. is_cooperative:
-    all blocks run at once, or the launch fails. driver: CuPy's.
+    all blocks run at once, or the launch fails. library: the driver's.
     """
 
-    def __init__(self, function: int, types: str, is_cooperative: bool, driver: Any):
-        self._refusal = driver.CUDADriverError
-        launch = driver.launchCooperativeKernel if is_cooperative else driver.launchKernel
-        self._launch = partial(launch, function)
-        self._rest = () if is_cooperative else (0,)  # arguments in another form: none
+    def __init__(self, function: int, types: str, is_cooperative: bool, library: Any):
+        # Without types of its arguments ctypes passes ints as C's, and converts no pointer: half the host's time.
+        self._launch = library["cuLaunchCooperativeKernel" if is_cooperative else "cuLaunchKernel"]
+        self._function = ctypes.c_void_p(function)
+        self._rest = () if is_cooperative else (None,)  # arguments in another form
         self._params = params_struct(types)
-        self._idle: list[tuple[Any, Any, int]] = []  # a Params, its address in memory, and the address of that
+        self._idle: list[tuple[Any, Any, Any]] = []  # a Params, a pointer to it, and a pointer to that
+        self._streams: dict[int, Any] = {}
 
     def __call__(self, launch: Launch, stream: int, values: Sequence[int]) -> None:
         """Launches the function. stream: torch's `cuda_stream`, of the current device. Raises RuntimeError if refused."""
-        room = self._room()
+        try:
+            room = self._idle.pop()  # which nobody else uses: another thread may launch meanwhile
+        except IndexError:
+            room = self._more_room()
         self._params.pack_into(room[0], 0, *values)
         grid, block, shared_bytes = launch
-        try:
-            self._launch(grid, 1, 1, block, 1, 1, shared_bytes, stream, room[2], *self._rest)
-        except self._refusal as refusal:
-            raise RuntimeError(f"the CUDA driver refused {launch}: {refusal}") from refusal
-        finally:
-            self._idle.append(room)  # the driver has copied the values
+        if (handle := self._streams.get(stream)) is None:
+            handle = self._streams[stream] = ctypes.c_void_p(stream)
+        status = self._launch(self._function, grid, 1, 1, block, 1, 1, shared_bytes, handle, room[2], *self._rest)
+        self._idle.append(room)  # the driver has copied the values
+        if status:
+            raise RuntimeError(f"the CUDA driver refused {launch}: {driver.error_text(status)}")
 
-    def _room(self) -> tuple[Any, Any, int]:
-        """A Params that nobody else uses: another thread may launch meanwhile."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._more_room()
-
-    def _more_room(self) -> tuple[Any, Any, int]:
+    def _more_room(self) -> tuple[Any, Any, Any]:
         params = ctypes.create_string_buffer(self._params.size)
         address = ctypes.c_void_p(ctypes.addressof(params))
-        return params, address, ctypes.addressof(address)
+        return params, address, ctypes.c_void_p(ctypes.addressof(address))
 
 
 class _ThreadContexts(threading.local):

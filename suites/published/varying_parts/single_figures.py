@@ -17,10 +17,10 @@ import torch
 
 from pytest_ecornn.implementations._common.recurrent_problem import NN_CELLS, Device, MathMode, ProblemSize
 from pytest_ecornn.implementations.persistent_gpu import heuristics
+from pytest_ecornn.measurement.alternating import sample
 from pytest_ecornn.reporting.markdown_syntax import document
 from pytest_ecornn.results.statistics import median_interval, paired_ratio
 from pytest_ecornn.suites.fresh_processes import run_in_turn
-from pytest_ecornn.suites.published.common.alternating import sample
 from pytest_ecornn.suites.published.common.bars import MaxTarget, Times
 from pytest_ecornn.suites.published.common.figure_rows import Row, measure_figures, render_rows
 from pytest_ecornn.suites.published.common.parted import Section

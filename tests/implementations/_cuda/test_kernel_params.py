@@ -6,7 +6,6 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,10 +38,11 @@ GPU = torch.device("cuda", 0)
 
 
 class Recording(Kernel):
-    """Keeps what it was made of."""
+    """Keeps what it was made of, and loads nothing."""
 
-    def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> None:
-        self.source, self.function, self.macros, self.fields = source, name, macros, self._arguments
+    def __init__(self, *given: Any, **options: Any):
+        super().__init__(*given, **options | {"is_lazy": True})
+        self.source, self.function, self.macros, self.fields = self._source, self._function, self._macros, self._arguments
 
 
 def persistent() -> Iterator[Any]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._common.recurrent_problem import MathMode, ProblemSize
-from pytest_ecornn.implementations._cuda import layout_memo
+from pytest_ecornn.implementations._cuda import driver, layout_memo
 from pytest_ecornn.implementations._cuda.kernel import TensorArg
 from pytest_ecornn.implementations._cuda.launch import Launch, Launcher
 from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
@@ -82,45 +82,42 @@ def test_what_raises_raises_again() -> None:
             memo.get_or_compute("how", {"one": torch.zeros(1)})
 
 
-class Driver:
-    """Takes the place of CuPy's: reads Params of `types` from where its address points. refuses: cooperative ones."""
-
-    class CUDADriverError(RuntimeError):
-        pass
+class Driver(dict[str, Any]):
+    """Takes the place of the driver's library: reads Params of `types`, and refuses cooperative launches."""
 
     def __init__(self, types: str):
+        super().__init__(cuLaunchKernel=self.launch, cuLaunchCooperativeKernel=lambda *given: 720)
         self.types = types
         self.launched: list[tuple[Any, ...]] = []
         self.during: Any = None
 
-    def launchKernel(self, function: int, *given: int) -> None:  # noqa: N802
+    def launch(self, function: Any, *given: Any) -> int:
         if during := self.during:
             self.during = None
             during()
-        *how, places, _ = given
-        params = ctypes.c_void_p.from_address(places).value
+        *sizes, stream, places, _ = given
+        params = ctypes.c_void_p.from_address(places.value).value
         assert params is not None
         values = struct.unpack(f"@{self.types}", ctypes.string_at(params, struct.calcsize(f"@{self.types}")))
-        self.launched.append((*how, list(values)))
-
-    def launchCooperativeKernel(self, *given: int) -> None:  # noqa: N802
-        raise self.CUDADriverError("too large")
+        self.launched.append((*sizes, stream.value or 0, list(values)))
+        return 0
 
 
 def test_a_launch_within_another_leaves_its_arguments_alone() -> None:
-    driver = Driver("Piq")
-    launcher = Launcher(1, "Piq", False, driver)
-    driver.during = lambda: launcher(Launch(1, 1), 0, [7, -8, 2**40])
-    launcher(Launch(2, 32, 64), 9, [16, -1, 2**33])
+    library = Driver("Piq")
+    launcher = Launcher(1, "Piq", False, library)
+    library.during = lambda: launcher(Launch(1, 1), 0, [7, -8, 2**40])
+    launcher(Launch(2, 32, 64), 2**40, [16, -1, 2**33])
     launcher(Launch(1, 1), 0, [32, 5, -(2**50)])
-    alone, other = (1, 1, 1, 1, 1, 1, 0, 0), (2, 1, 1, 32, 1, 1, 64, 9)
-    assert driver.launched == [(*alone, [7, -8, 2**40]), (*other, [16, -1, 2**33]), (*alone, [32, 5, -(2**50)])]
+    alone, other = (1, 1, 1, 1, 1, 1, 0, 0), (2, 1, 1, 32, 1, 1, 64, 2**40)
+    assert library.launched == [(*alone, [7, -8, 2**40]), (*other, [16, -1, 2**33]), (*alone, [32, 5, -(2**50)])]
 
 
-def test_what_the_driver_refuses_is_said_and_may_be_tried_again() -> None:
+def test_what_the_driver_refuses_is_said_and_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "error_text", {720: "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE: too many blocks"}.__getitem__)
     launcher = Launcher(1, "P", True, Driver("P"))
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"the CUDA driver refused Launch\(grid=300, .*: too large"):
+        with pytest.raises(RuntimeError, match=r"the CUDA driver refused Launch\(grid=300, .*_TOO_LARGE: too many blocks"):
             launcher(Launch(300, 32), 0, [16])
     assert len(launcher._idle) == 1
 
