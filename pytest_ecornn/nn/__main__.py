@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pytest_ecornn.nn import explain
+from pytest_ecornn.nn import explain, preparation
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -14,6 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m pytest_ecornn.nn", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     explain.add_command(commands)
+    preparation.add_command(commands)
     given = parser.parse_args(arguments)
     return int(given.run(given))
 

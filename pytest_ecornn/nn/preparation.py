@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import re
+import sys
 from typing import Any
 
 import torch
@@ -11,8 +14,10 @@ from pytest_ecornn.autotune.problem import NEIGHBOURHOOD, bucket
 from pytest_ecornn.nn.backend_choice import choose_untried, without_timing
 from pytest_ecornn.nn.module_candidates import KernelCompilation, kind_of, module_problem, options_of
 from pytest_ecornn.nn.recurrent import GRU, LSTM, RNN
+from pytest_ecornn.reference.precision import fp32_precision
 
 Range = int | tuple[int, int]
+_EXAMPLE = "LSTM I 256 H 512 float16"
 
 
 def prepare(
@@ -74,3 +79,42 @@ def _prepare(layer: Any, weight: Tensor, sequences: range, lengths: range, x_gra
 def _greatest_of_buckets(sizes: range) -> list[int]:
     """The greatest size of each bucket that the range reaches into."""
     return [size for size in sizes if size == sizes[-1] or bucket(size) != bucket(size + 1)]
+
+
+def add_command(commands: Any) -> None:
+    """Adds `python -m pytest_ecornn.nn prepare LAYER --batch 1-64 --steps 5-120` to a parser's commands."""
+    help_text = "compiles the kernels of a layer and decides what runs it, for ranges of B and T, on this machine's GPU"
+    parser = commands.add_parser("prepare", help=help_text, description=help_text)
+    add = parser.add_argument
+    add("text", nargs="+", metavar="LAYER", help=f"cell, I, H and precision, such as {_EXAMPLE!r}")
+    add("--batch", type=_parse_range, required=True, metavar="B[-B]", help="sequences, such as 32 or 1-64")
+    add("--steps", type=_parse_range, required=True, metavar="T[-T]", help="time steps, such as 35 or 5-120")
+    add("--layers", type=int, default=1, metavar="L", help="layers (default: 1)")
+    add("--bidirectional", action="store_true", help="both directions")
+    add("--batch-first", action="store_true", help="x is [B, T, I]")
+    add("--training", action="store_true", help="calls compute gradients of weights")
+    parser.set_defaults(run=lambda given: _run(given, parser))
+
+
+def _parse_range(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2] or match[1]):
+        raise argparse.ArgumentTypeError(f"expected a number from 1 on, or two such as 1-64, got {text!r}")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Prints a line for each decision. Exits with code 2 where the layer is wrong or there is no GPU."""
+    text = " ".join(given.text)
+    match = re.fullmatch(r"(LSTM|GRU|RNN) +I *(\d+) +H *(\d+) +(float16|bfloat16|float32|tf32)", text, re.IGNORECASE)
+    if match is None or not torch.cuda.is_available():
+        parser.error(f"expected a CUDA device and a layer such as {_EXAMPLE!r}, got {text!r}")
+    precision = match[4].lower()
+    layer = {"LSTM": LSTM, "GRU": GRU, "RNN": RNN}[match[1].upper()](
+        int(match[2]), int(match[3]), given.layers, bidirectional=given.bidirectional, batch_first=given.batch_first,
+        device="cuda", dtype=getattr(torch, "float32" if precision == "tf32" else precision),
+    )  # fmt: skip
+    with fp32_precision("rnn", "tf32" if precision == "tf32" else "ieee"):
+        lines = prepare(layer.train(given.training), given.batch, given.steps, training=given.training)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    return 0

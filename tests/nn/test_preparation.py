@@ -11,7 +11,7 @@ import torch
 from pytest_ecornn.autotune import Decision, selection
 from pytest_ecornn.autotune.decision import Timing
 from pytest_ecornn.implementations.auto import estimates
-from pytest_ecornn.nn import GRU, LSTM, MinGRU, preparation, prepare
+from pytest_ecornn.nn import GRU, LSTM, MinGRU, __main__, preparation, prepare
 from tests.helpers import nn_kernels, persistent
 from tests.helpers import undecided as fixtures
 from tests.helpers.requirements import needs_compiler, needs_gpu
@@ -28,6 +28,25 @@ def test_a_range_without_sizes_is_refused(sizes: Any) -> None:
 
 def test_on_a_cpu_there_is_nothing_to_prepare() -> None:
     assert prepare(torch.nn.Sequential(GRU(4, 9), MinGRU(4, 9)), (1, 64), (5, 120)) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("LSTM I 4 H 8|--batch=1-4|--steps=5", "expected a CUDA device and a layer such as 'LSTM I 256 H 512 float16'"),
+        ("LSTM I 4 H 8 float16|--batch=4-1|--steps=5", "expected a number from 1 on, or two such as 1-64, got '4-1'"),
+    ],
+)
+def test_a_command_that_cannot_be_run(arguments: str, error: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        __main__.main(["prepare", *arguments.split("|")])
+    assert error in capsys.readouterr().err
+
+
+@needs_gpu
+def test_the_command_prints_what_was_decided(undecided: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["prepare", "GRU I 64 H 64 tf32", "--batch", "1-9", "--steps", "1-40", "--training"]) == 0
+    assert capsys.readouterr().out.startswith("B 1, T 1: ")
 
 
 @needs_compiler
