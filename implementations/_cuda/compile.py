@@ -236,6 +236,10 @@ class CompileThreads:
         """Whether some of them are not finished."""
         return not self._unfinished.isdisjoint(codes)
 
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._unfinished)
+
     def wait(self, codes: Iterable[KernelCode]) -> None:
         """Returns when none of them is being compiled."""
         awaited = set(codes)

@@ -185,11 +185,18 @@ def choose_with_lengths(module: Any, input: Tensor, hx: Any) -> Choice:
     """The choice of a padded call with lengths, traced or not. Raises ValueError where a named backend does not run it."""
     if (choice := without_timing(module, input, input, hx)) is not None:
         return choice
+    if module._backend == "auto" and _is_forced("torch"):
+        return Choice("torch", "torch", "torch; forced: ECORNN_AUTO=torch")
     if torch.compiler.is_compiling() or module._backend == "persistent_gpu" or no_data(input):
         return _OF_LENGTHS
     kind = kind_of(module, input, input, hx)._replace(is_packed=True)
     problem = module_problem(options_of(module), kind, lambda: None, None)
     return _until_compiled(_OF_LENGTHS) if problem.runs_after_compiling("persistent_gpu") else _OF_LENGTHS
+
+
+@constant_in_graphs
+def _is_forced(name: str) -> bool:
+    return os.environ.get("ECORNN_AUTO") == name
 
 
 def _until_compiled(choice: Choice) -> Choice:

@@ -84,8 +84,10 @@ class KernelCompilation:
         compile_threads().add(codes)
         return codes
 
-    def is_running(self) -> bool:
-        return compile_threads().is_compiling(self._codes)
+    def is_running(self, others: bool = True) -> bool:
+        """Whether some are being compiled. others: or any other kernel, whose compilation slows what would be timed now."""
+        codes, threads = self._codes, compile_threads()
+        return threads.is_compiling(codes) or (others and threads.is_busy)
 
     def wait(self) -> None:
         compile_threads().wait(self._codes)
@@ -133,7 +135,7 @@ class ModuleProblem:
         """Whether torch.nn runs the call although a backend won: some of its kernels are still being compiled."""
         if backend == "torch" or self.torch_refusal is not None or not may_run_meanwhile(self.device):
             return False
-        return KernelCompilation(self.kernel_cases(), self.device).is_running()
+        return KernelCompilation(self.kernel_cases(), self.device).is_running(others=False)
 
     def kernel_cases(self, lengths: Sequence[int] = ()) -> list[Case]:
         """The cases that kernels run in a call and in those of other lengths: with dropout each layer is one of its own."""

@@ -430,7 +430,7 @@ def test_what_ran_is_said() -> None:
 
 @needs_compiler
 @pytest.mark.usefixtures("by_kernels")
-def test_the_kernels_run_wherever_they_can() -> None:
+def test_the_kernels_run_wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
     for backend in ("auto", "heuristic", "persistent_gpu"):
         module = made("gru", backend=backend)
         for _ in range(3):
@@ -442,6 +442,10 @@ def test_the_kernels_run_wherever_they_can() -> None:
     module = made("lstm", proj_size=2)
     module(torch.ones(T, B, I), lengths=LENGTHS)
     assert module.notes() == "torch: expected proj_size 0, got 2: the kernels do not project states"
+    monkeypatch.setenv("ECORNN_AUTO", "torch")
+    module = made("gru")
+    module(torch.ones(T, B, I), lengths=LENGTHS)
+    assert module.notes() == "torch; forced: ECORNN_AUTO=torch"
 
 
 # Short calls.
