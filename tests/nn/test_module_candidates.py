@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from torch import nn
 
 from pytest_ecornn.autotune import Problem
 from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations._cuda.compile import CompileThreads, KernelCode
 from pytest_ecornn.implementations.auto import estimates
-from pytest_ecornn.nn.module_candidates import ModuleProblem
+from pytest_ecornn.nn import module_candidates
+from pytest_ecornn.nn.module_candidates import KernelCompilation, ModuleProblem
 
 CASE = Case.parse("gru-T35-B8-H64-float32-cuda")
 
@@ -61,6 +64,17 @@ def test_both_are_candidates_but_where_one_cannot_run_or_win(
     assert heuristic == names[-1]
     assert [*reasons] == [pruned] * bool(pruned)
     assert re.match(reason, reasons.get(pruned, ""))
+
+
+def test_nothing_is_timed_while_any_kernel_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call runs by its kernels once these are there; only to time it would be slowed by others' compilation."""
+    threads = CompileThreads(1)
+    monkeypatch.setattr(module_candidates, "compile_threads", lambda: threads)
+    compilation = KernelCompilation([], torch.device("cuda"))
+    assert not compilation.is_running()
+    threads._unfinished.add(KernelCode(Path("other.cu"), (), (9, 0)))
+    assert compilation.is_running()
+    assert not compilation.is_running(others=False)
 
 
 def test_sequences_with_lengths_are_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
