@@ -100,7 +100,7 @@ def one_by_one(module: Any, x: Tensor, hx: Any, lengths: list[int]) -> tuple[Ten
     """Output and final states of calls of one sequence each, without its padding."""
     rows, outputs, finals = x.unbind(0 if module.batch_first else 1), [], []
     for number, length in enumerate(lengths):
-        first = None if hx is None else [state[:, number] for state in tensors(hx)]
+        first = None if hx is None else [state[:, number].contiguous() for state in tensors(hx)]
         if length == 0:
             widths = [H] * (1 + isinstance(module, nn.LSTM))
             zeros = [x.new_zeros(module.num_layers * (1 + module.bidirectional), width) for width in widths]
@@ -499,6 +499,7 @@ def in_full_precision() -> Iterator[None]:
 )
 @pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True, "batch_first": True}])
 @pytest.mark.usefixtures("in_full_precision")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_nothing_waits_for_a_gpu(cell: str, backend: str, options: dict[str, Any]) -> None:
     module = made(cell, backend=backend, **options).cuda()
     for given in (torch.tensor(LENGTHS, device="cuda"), torch.tensor(LENGTHS, dtype=torch.int32, device="cuda"), LENGTHS):
