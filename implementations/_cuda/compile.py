@@ -96,8 +96,9 @@ def with_index(name: str) -> torch.device:
 def compile_source(source: Path, macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> Compiled:
     """Compiles a `.cu` for one compute capability, unless it is cached. Raises CompilationError."""
     path = KernelCode(source, macros, capability).path
-    if path.exists():
-        return Compiled(path, "")
+    for written in (path, *(Path(folder, path.name) for folder in _own_folders)):
+        if written.exists():
+            return Compiled(written, "")
     code, log = _run_nvrtc(source, _options(source, macros, capability))
     try:
         return Compiled(_written(path, code), log)
@@ -113,10 +114,15 @@ def _written(path: Path, code: bytes) -> Path:
     return partial.replace(path)
 
 
+_own_folders: list[str] = []
+
+
 @cache
 def _own_folder() -> TemporaryDirectory[str]:
     """A folder of this process, for where the cache folder cannot be written."""
-    return TemporaryDirectory(prefix="pytest-ecornn-kernels-")
+    folder = TemporaryDirectory(prefix="pytest-ecornn-kernels-")
+    _own_folders.append(folder.name)
+    return folder
 
 
 def include_folders(source: Path) -> tuple[Path, ...]:

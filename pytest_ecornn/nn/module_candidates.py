@@ -64,8 +64,12 @@ def module_choices(
 
 
 def may_run_meanwhile(device: torch.device) -> bool:
-    """Whether torch.nn may run calls while kernels are compiled: not on a stream of the caller's, as before a capture."""
-    if device.type != "cuda" or os.environ.get("ECORNN_COMPILE", "beside") == "wait":
+    """Whether torch.nn may run calls while kernels are compiled.
+
+    Not where results are to be the same in each run, and not on a stream of the caller's, as before a capture.
+    """
+    waits = os.environ.get("ECORNN_COMPILE", "beside") == "wait" or torch.backends.cudnn.deterministic
+    if device.type != "cuda" or waits:
         return False
     return torch.cuda.current_stream(device) == torch.cuda.default_stream(device)
 

@@ -217,6 +217,9 @@ def test_a_kernel_is_compiled_where_the_cache_cannot_be_written(tmp_path: Path, 
     path = compiler.compile_source(source, (), (9, 0)).path
     assert path.stat().st_size
     assert path.parent.name.startswith("pytest-ecornn-kernels-")
+    modified = path.stat().st_mtime_ns
+    assert compiler.compile_source(source, (), (9, 0)).path == path
+    assert path.stat().st_mtime_ns == modified
 
 
 @needs_nvrtc
