@@ -23,6 +23,7 @@ from pytest_ecornn.autotune.problem import NEIGHBOURHOOD, Problem
 from pytest_ecornn.autotune.timing import Candidate, measure
 
 MEASURE, HEURISTIC = "measure", "heuristic"
+_DECIDED_BY_TIMES = ("measured", "neighbours", "disk", "frozen", "ranks")
 _OUT_OF_MEMORY = torch.OutOfMemoryError.__name__
 
 
@@ -148,7 +149,7 @@ def _is_compiling(choices: Choices, place: tuple[str, str]) -> bool:
     if choices.compilation is None:
         return False
     if choices.may_run_meanwhile() and choices.compilation.is_running():
-        _state.compiling[place] = choices
+        _state.compiling[place] = replace(choices, candidates=())  # which may hold the caller's tensors
         return True
     choices.compilation.wait()
     _state.compiling.pop(place, None)
@@ -253,12 +254,12 @@ def _lacking(frozen: str, key: str, device: torch.device, choices: Choices) -> D
 
 
 def freeze(path: str | Path) -> int:
-    """Writes this process's timed decisions to a file for ECORNN_DECISIONS, and returns their number.
+    """Writes this process's decisions by times to a file for ECORNN_DECISIONS, and returns their number.
 
     Those of other devices that the file has stay. Raises ValueError for a file that is no such one, OSError where none can be
     written.
     """
-    decisions = {place: decision for place, decision in _state.decisions.items() if decision.timings}
+    decisions = {place: decision for place, decision in _state.decisions.items() if decision.source in _DECIDED_BY_TIMES}
     store.write_frozen(Path(path), decisions)
     return len(decisions)
 

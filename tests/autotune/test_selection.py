@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import re
 import sys
 import time
+import weakref
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -220,6 +222,7 @@ def test_what_neighbours_agree_on_is_not_timed(
     decision, is_final = planted.select(linear(batch))
     assert (decision.called, decision.device, is_final, planted.was_timed) == ("b", "b", True, not is_spared)
     assert (decision.source == "neighbours") == is_spared
+    assert freeze(undecided.parent / "frozen.json") == 2 + (above is not None)
     selection.forget()
     assert planted.select(linear(batch))[0].source == "disk"
     assert len([*undecided.rglob("*.json")]) == 2 + (above is not None)
@@ -273,6 +276,23 @@ def test_another_candidate_runs_until_the_kernels_are_compiled(may_run_meanwhile
     assert winners == [*meanwhile, *[("b", "measured", True)] * (4 - len(meanwhile))]
     assert len(made) == 1 + may_run_meanwhile  # while it waits no candidate is made
     assert compilation.waited >= 1
+
+
+def test_what_is_compiled_holds_no_tensor_of_the_caller() -> None:
+    planted, held = Planted(FAST_B), [torch.ones(3)]
+    reference = weakref.ref(held[0])
+
+    def make() -> Choices:
+        x = held.pop()
+        candidates = [Candidate(name, lambda steps: lambda: x) for name in planted.sleeps_ms]
+        return replace(
+            planted.choices(), candidates=candidates, compilation=PlantedCompilation(9), compiled="a",
+            may_run_meanwhile=lambda: True,
+        )  # fmt: skip
+
+    assert select(PROBLEM, CPU, make, FAST_B)[0].source == "compiling"
+    gc.collect()
+    assert reference() is None
 
 
 def test_a_candidate_alone_waits_for_its_kernels() -> None:
