@@ -44,8 +44,9 @@ class PersistentGpu(OwnKernels):
         from pytest_ecornn.implementations.persistent_gpu.plan import plan_of_case
 
         device = with_index(case.device)
-        self._notes = describe(case, device)
-        compile_threads().compile(kernel_codes(plan_of_case(case, device)))
+        plan = plan_of_case(case, device)
+        self._notes = describe(plan)
+        compile_threads().compile(kernel_codes(plan))
         return make_layer(case, weights, device)
 
     def cost(self, case: Case) -> Cost:
@@ -75,7 +76,7 @@ def make_layer(case: Case, weights: Weights, device: torch.device) -> Layer:
     from pytest_ecornn.implementations.persistent_gpu.parameters import FrozenParameters
     from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 
-    how = RNNOptions(case.cell, case.batch_first, case.bidirectional, case.projected, case.precision == "tf32")
+    how = RNNOptions.of(case)
     names = [name + suffix for _, _, suffix in cells.parameter_suffixes(case) for name in PARAMETERS]
 
     parameters: list[Tensor | None] = [weights.get(name) for name in names]

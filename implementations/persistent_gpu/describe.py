@@ -1,38 +1,55 @@
-"""The kernels of persistent_gpu that a call launches, before the first one: their code, and their forms in words."""
+"""The kernels of persistent_gpu that a plan's calls launch, before the first one: their code, and their forms in words."""
 
 from __future__ import annotations
 
-import torch
-
-from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._cuda import bias_gradients, padded_rows, parameter_gradients
 from pytest_ecornn.implementations._cuda.compile import KernelCode, has_clusters
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.input_gemm.gemm_3xtf32 import InputGemm3xTF32
-from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, is_fused
 from pytest_ecornn.implementations.persistent_gpu.plan import ExecutionPlan
-from pytest_ecornn.implementations.persistent_gpu.single_step import get_single_step_kernel, is_applicable
-from pytest_ecornn.implementations.persistent_gpu.wavefront import get_wavefronts_of_layers, kernel_of
+from pytest_ecornn.implementations.persistent_gpu.single_step import get_single_step_kernel
+from pytest_ecornn.implementations.persistent_gpu.wavefront import kernel_of
+
+
+def describe(plan: ExecutionPlan) -> str:
+    """Describes the forms of the recurrent kernels."""
+    forward = ", then ".join(dict.fromkeys(form for form, _ in _forward_launches(plan)))
+    if not plan.kind.saves_for_backward:
+        return forward
+    return f"{forward}; backward: {kernel.compile_layer(plan.stack.shape, plan.kind.backward)[0]}"
 
 
 def kernel_codes(plan: ExecutionPlan) -> list[KernelCode]:
-    """What the kernels of a plan's calls are compiled from, those of the backward pass that follows too."""
-    return [made.code for made in dict.fromkeys([*_forward_kernels(plan), *_backward_kernels(plan)])]
+    """What the kernels are compiled from, those of the backward pass that follows too."""
+    forward = [made for _, made in _forward_launches(plan)]
+    return [made.code for made in dict.fromkeys([*forward, *_input_gemms(plan), *_backward_kernels(plan)])]
 
 
-def _forward_kernels(plan: ExecutionPlan) -> list[Kernel]:
-    shape, spec, cell, widths = plan.stack, plan.kind, plan.stack.how.cell, _input_widths(plan)
-    if plan.is_single_step:
-        sizes = shape.hidden, shape.batch, spec, shape.output[2]
-        return [get_single_step_kernel(cell, width, *sizes).kernel for width in widths]
-    specs = [spec._replace(inputs=width) for width in widths] if plan.is_fused else [spec]
-    kernels = [kernel_of(spec, wave) for wave in plan.wavefronts if wave is not None]
-    if None in plan.wavefronts:
-        kernels += [kernel.compile_layer(shape.shape, of_layer)[1] for of_layer in specs]
-        gemms = [] if plan.is_fused else map(plan.input_gemm, widths)
-        kernels += [gemm.kernel for gemm in gemms if isinstance(gemm, InputGemm3xTF32)]
-    return kernels
+def _forward_launches(plan: ExecutionPlan) -> list[tuple[str, Kernel]]:
+    """The form, in words, and the recurrent kernel of each layer on its own and each wave of layers."""
+    shape, spec, layer = plan.stack, plan.kind, 0
+    launches: list[tuple[str, Kernel]] = []
+    for wave in plan.wavefronts:
+        width = shape.output[2] if layer else shape.input_width
+        if wave is not None:
+            launches.append((str(wave), kernel_of(spec, wave)))
+        elif width is not None and plan.is_single_step:
+            once = get_single_step_kernel(shape.how.cell, width, shape.hidden, shape.batch, spec, shape.output[2])
+            launches.append((str(once.form), once.kernel))
+        else:
+            inputs = width if width is not None and plan.is_fused else 0
+            form, made = kernel.compile_layer(shape.shape, spec._replace(inputs=inputs))
+            launches.append((f"{form}{'; the input product in the same launch' * (inputs > 0)}", made))
+        layer += wave.layers if wave else 1
+    return launches
+
+
+def _input_gemms(plan: ExecutionPlan) -> list[Kernel]:
+    """Those of the layers on their own."""
+    if plan.fuses_input_gemm or None not in plan.wavefronts:
+        return []
+    return [gemm.kernel for gemm in map(plan.input_gemm, _input_widths(plan)) if isinstance(gemm, InputGemm3xTF32)]
 
 
 def _backward_kernels(plan: ExecutionPlan) -> list[Kernel]:
@@ -57,33 +74,3 @@ def _input_widths(plan: ExecutionPlan) -> list[int]:
     shape = plan.stack
     inner = shape.output[2] if shape.pseudo_layers > shape.directions else None
     return [*dict.fromkeys(width for width in (shape.input_width, inner) if width is not None)]
-
-
-def describe(case: Case, device: torch.device) -> str:
-    """Describes the forms of the kernels that run the case."""
-    width = case.directions * case.hidden_size
-    forward = KernelSpec.of(case, device)
-    inputs = dict.fromkeys([case.input_size, *[width] * (case.layers > 1)])
-    shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first)
-    if is_applicable(shape, inputs, forward.dtype) and not (case.training or case.projected or case.ragged):
-        made = [get_single_step_kernel(case.cell, one, case.hidden_size, case.batch, forward, width) for one in inputs]
-        return str(made[0].form)
-    found = _forward(case, shape, forward)
-    return f"{found}; backward: {kernel.compile_layer(shape, forward.backward)[0]}" if case.training else found
-
-
-def _forward(case: Case, shape: Shape, kind: KernelSpec) -> str:
-    found, layer = list[str](), 0
-    inputs = None if case.projected else case.input_size
-    for wave in get_wavefronts_of_layers(shape, kind, case.directions, inputs, case.layers):
-        found.append(str(wave or _single_layer(case, shape, kind, layer, inputs)))
-        layer += wave.layers if wave else 1
-    return ", then ".join(dict.fromkeys(found))
-
-
-def _single_layer(case: Case, shape: Shape, kind: KernelSpec, layer: int, inputs: int | None) -> str:
-    """Describes a layer on its own. inputs: of the first layer."""
-    own = case.directions * case.hidden_size if layer else inputs
-    if own is None or case.training or not is_fused(case.steps, case.batch, inputs, case.hidden_size):
-        return str(kernel.compile_layer(shape, kind)[0])
-    return f"{kernel.compile_layer(shape, kind._replace(inputs=own))[0]}; the input product in the same launch"

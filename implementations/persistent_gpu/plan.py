@@ -36,6 +36,10 @@ class RNNOptions(NamedTuple):
     projected: bool
     tf32: bool
 
+    @classmethod
+    def of(cls, case: Case) -> RNNOptions:
+        return cls(case.cell, case.batch_first, case.bidirectional, case.projected, case.precision == "tf32")
+
 
 @dataclass(frozen=True, eq=False)
 class RNNShape:
@@ -292,12 +296,12 @@ def get_plan(
 
 def plan_of_case(case: Case, device: torch.device) -> ExecutionPlan:
     """How calls of a case run on a device."""
-    options = RNNOptions(case.cell, case.batch_first, case.bidirectional, case.projected, case.precision == "tf32")
     tracks, dtype = case.layers * case.directions, getattr(torch, case.dtype)
     outer = (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
     sizes = torch.Size((*outer, cells.x_width(case)))
+    parameters = PER_PSEUDO_LAYER * tracks
     return get_plan(
-        options, sizes, PER_PSEUDO_LAYER * tracks, case.hidden_size, dtype, device, case.training, case.ragged
+        RNNOptions.of(case), sizes, parameters, case.hidden_size, dtype, device, case.training, case.ragged
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.describe import describe
 from pytest_ecornn.implementations.persistent_gpu.kernel import MOST_FUSED_ROWS, KernelSpec, is_fused
 from pytest_ecornn.implementations.persistent_gpu.ops import run
-from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
+from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, plan_of_case
 from pytest_ecornn.verification import calls
 from tests.helpers.persistent import layer_of, small, verdicts
 from tests.helpers.requirements import needs_compiler, on_simulator
@@ -325,7 +325,7 @@ def test_else_it_is_not(line: str, inputs: list[int]) -> None:
     ("options", "is_taken"), [({"layers": 2}, True), ({"steps": 11}, False), ({"projected": True, "input_size": 0}, False)]
 )
 def test_it_is_told_of_a_case(options: dict[str, Any], is_taken: bool) -> None:
-    found = describe(small("lstm", **{"mode": "inference", "dtype": "float16", **options}), torch.device("cpu"))
+    found = describe(plan_of_case(small("lstm", **{"mode": "inference", "dtype": "float16", **options}), torch.device("cpu")))
     assert found.endswith("; the input product in the same launch") == is_taken
 
 

@@ -15,6 +15,7 @@ from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import MAX_LAYERS, WavefrontConfig
 from pytest_ecornn.implementations.persistent_gpu.describe import describe
 from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
+from pytest_ecornn.implementations.persistent_gpu.plan import plan_of_case
 from pytest_ecornn.implementations.persistent_gpu.wavefront import select_wavefront, select_wavefronts, single_layer_us
 from tests.helpers.persistent import A100, ARITHMETICS, small, verdicts
 from tests.helpers.requirements import needs_compiler
@@ -92,7 +93,7 @@ def test_else_layers_run_one_after_the_other(options: dict[str, Any], in_waves: 
     ],
 )
 def test_it_is_said_what_runs(options: dict[str, Any], wanted: list[str], in_waves: list[WavefrontConfig]) -> None:
-    found = describe(small("lstm", mode="training", **options), torch.device("cpu"))
+    found = describe(plan_of_case(small("lstm", mode="training", **options), torch.device("cpu")))
     forward, backward = found.split("; backward: ")
     assert [one.startswith(start) for one, start in zip(forward.split(", then "), wanted, strict=True)] == [True] * len(wanted)
     assert backward.startswith("clusters")
