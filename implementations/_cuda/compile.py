@@ -96,14 +96,16 @@ def with_index(name: str) -> torch.device:
 def compile_source(source: Path, macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> Compiled:
     """Compiles a `.cu` for one compute capability, unless it is cached. Raises CompilationError."""
     path = KernelCode(source, macros, capability).path
-    for written in (path, *(Path(folder, path.name) for folder in _own_folders)):
+    for written in (path, *(Path(folder.name, path.name) for folder in _own_folders)):
         if written.exists():
             return Compiled(written, "")
     code, log = _run_nvrtc(source, _options(source, macros, capability))
     try:
         return Compiled(_written(path, code), log)
     except OSError:  # CuPy loads code from files alone
-        return Compiled(_written(Path(_own_folder().name) / path.name, code), log)
+        if not _own_folders:
+            _own_folders.append(TemporaryDirectory(prefix="pytest-ecornn-kernels-"))
+        return Compiled(_written(Path(_own_folders[0].name, path.name), code), log)
 
 
 def _written(path: Path, code: bytes) -> Path:
@@ -114,15 +116,7 @@ def _written(path: Path, code: bytes) -> Path:
     return partial.replace(path)
 
 
-_own_folders: list[str] = []
-
-
-@cache
-def _own_folder() -> TemporaryDirectory[str]:
-    """A folder of this process, for where the cache folder cannot be written."""
-    folder = TemporaryDirectory(prefix="pytest-ecornn-kernels-")
-    _own_folders.append(folder.name)
-    return folder
+_own_folders: list[TemporaryDirectory[str]] = []  # of this process, for where the cache folder cannot be written
 
 
 def include_folders(source: Path) -> tuple[Path, ...]:
@@ -181,10 +175,9 @@ def _nvrtc() -> Any:
     return ctypes.CDLL(load_nvidia_dynamic_lib("nvrtc").abs_path)
 
 
-def _run_nvrtc(source: Path, options: list[str]) -> tuple[bytes, str]:
-    """Machine code, and the compiler's log. Raises CompilationError."""
+def _run_nvrtc(source: Path, options: list[str], kind: str = "CUBIN", text: str = "") -> tuple[bytes, str]:
+    """Machine code, or of another kind, and the compiler's log. text: in the source's place. Raises CompilationError."""
     nvrtc, program = _nvrtc(), ctypes.c_void_p()
-    text, name = source.read_text().encode(), source.name.encode()
 
     def result(what: str) -> bytes:
         size = ctypes.c_size_t()
@@ -193,14 +186,15 @@ def _run_nvrtc(source: Path, options: list[str]) -> tuple[bytes, str]:
         nvrtc[f"nvrtcGet{what}"](program, buffer)
         return buffer.raw
 
-    nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None)
+    code = (text or source.read_text()).encode()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), code, source.name.encode(), 0, None, None)
     try:
         arguments = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
         status = nvrtc.nvrtcCompileProgram(program, len(options), arguments)
         log = result("ProgramLog").rstrip(b"\0").decode(errors="replace")
         if status:
             raise CompilationError(f"{source.name}: NVRTC's error {status}\n{log}")
-        return result("CUBIN"), log
+        return result(kind), log
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 TIE = 1.03  # times apart by less go to the candidate that comes first
-CLEAR = 1.3  # times apart by more need no second sample
+CLEAR = 1.3  # times apart by more need no second sample, nor another number of sequences between two
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Decision:
         for name, samples in self.samples.items():
             others = [timings for other, timings in self.samples.items() if other != name]
             pairs = [pair for timings in others for pair in zip(samples, timings, strict=False)]
-            if len(samples) == len(self.lengths) and pairs and all(_is_clear(*pair) for pair in pairs):
+            if len(samples) == len(self.lengths) and pairs and all(_is_far_faster(*pair) for pair in pairs):
                 return name
         return None
 
@@ -135,5 +135,5 @@ def _timing(fields: Mapping[str, Any]) -> Timing:
     return Timing(float(fields["called_us"]), float(fields["device_us"]))
 
 
-def _is_clear(timing: Timing, other: Timing) -> bool:
+def _is_far_faster(timing: Timing, other: Timing) -> bool:
     return CLEAR * timing.called_us < other.called_us and CLEAR * timing.device_us < other.device_us

@@ -240,18 +240,9 @@ def variants(name: str) -> list[Variant]:
 
 def ptx_of(source: Path, macros: Variant, text: str = "") -> str:
     """The PTX of a form, or of another text in the source's place. Raises CompilationError."""
-    from cupy.cuda import nvrtc
-
     options = [one for one in compiler._options(source, macros, MEASURED) if not one.startswith("--ptxas")]
-    program = nvrtc.createProgram(text or source.read_text(), "kernel.cu", [], [])
-    try:
-        nvrtc.compileProgram(program, [options[0].replace("sm_", "compute_"), *options[1:]])
-        ptx = nvrtc.getPTX(program)
-        return ptx.decode() if isinstance(ptx, bytes) else str(ptx)
-    except nvrtc.NVRTCError as error:
-        raise compiler.CompilationError(f"{text or source.name}: {error}\n{nvrtc.getProgramLog(program)}") from None
-    finally:
-        nvrtc.destroyProgram(program)
+    ptx, _ = compiler._run_nvrtc(source, [options[0].replace("sm_", "compute_"), *options[1:]], "PTX", text)
+    return ptx.rstrip(b"\0").decode()
 
 
 def copied(source: Path, folder: Path) -> Path:
