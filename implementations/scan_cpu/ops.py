@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pytest_ecornn.contract import cells
 from pytest_ecornn.implementations._common.autograd_ops import differentiable_once, register_autograd
+from pytest_ecornn.implementations._common.padding import is_padding
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim
 from pytest_ecornn.implementations.scan_cpu.compiled_scan import Scan, make_plan
 
@@ -46,8 +47,8 @@ def _forward(
     if kept is output:
         return output, final, output.new_empty(0)
     if lengths is not None:  # steps after the end, which nobody wrote
-        steps, batch_first = torch.arange(kept.shape[1 if how[2] else 0]), how[2]
-        kept.masked_fill_((steps >= lengths[:, None] if batch_first else steps[:, None] >= lengths)[..., None], 0)
+        batch_first = how[2]
+        kept.masked_fill_(is_padding(lengths, kept.shape[1 if batch_first else 0], batch_first), 0)
     return output, final, kept
 
 

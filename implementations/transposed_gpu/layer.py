@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import cells
+from pytest_ecornn.implementations._common.padding import is_padding
 from pytest_ecornn.implementations.transposed_gpu.buffers import (
     Form,
     Gradients,
@@ -116,8 +117,7 @@ def _collect_outputs(plan: Plan, own: Sequence[PseudoLayerBuffers], lengths: Ten
     for direction, track in enumerate(own[-case.directions :]):
         by_time[..., direction * hidden : (direction + 1) * hidden].copy_(track.output[..., :hidden])
     if lengths is not None:
-        is_over = torch.arange(case.steps, device=form.device)[:, None] >= lengths
-        by_time.masked_fill_(is_over[..., None], 0)
+        by_time.masked_fill_(is_padding(lengths, case.steps, batch_first=False), 0)
     final_states = [_stacked(form, [track.h[track.final_index, :, :hidden] for track in own])]
     if case.cell == "lstm":
         final_states.append(_stacked(form, [track.state[track.final_index] for track in own]))

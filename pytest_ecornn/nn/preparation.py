@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from math import log2
 from typing import Any
 
 import torch
@@ -69,7 +70,8 @@ def _prepare(layer: Any, weight: Tensor, sequences: range, lengths: range, x_gra
         compilation.wait()
     buckets = _greatest_of_buckets(sequences)
     lines = {f"B {batch}, T {steps}": "" for batch in buckets for steps in long}
-    for batch in dict.fromkeys([*buckets[:: 2 * NEIGHBOURHOOD.bit_length() - 2], buckets[-1], *buckets]):  # far ones first
+    apart = 2 * int(log2(NEIGHBOURHOOD))  # buckets, two to an octave
+    for batch in dict.fromkeys([*buckets[::apart], buckets[-1], *buckets]):  # those first that spare others
         for steps in long:
             x, hx = call(batch, steps)
             lines[f"B {batch}, T {steps}"] = choose_untried(layer, x, x, hx).notes
