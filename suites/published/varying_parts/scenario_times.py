@@ -1,4 +1,4 @@
-"""Training steps from a process's first on, by torch.nn, with nothing on disk, and with the cache of such a process."""
+"""Training steps from a process's first on: by torch.nn, with nothing on disk, with all kernels and decisions on disk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ MAX_LATER_S = {COLD: 2.5, WARM: 0.0}  # than torch.nn, all steps
 LONGEST_BAR_S, SLOW_BAR = MaxTarget(0.6), MaxTarget(5)
 OTHER_LOSSES, NO_OTHERS = "runs whose losses are others", MaxTarget(0)
 _MAX_LAYER_STEPS = 400  # L * D * T of a drawn scenario: a step of torch.nn is then far below SLOW_MS
-_TIMED_CHOICES = {"ECORNN_AUTO": "", "ECORNN_DECISIONS": ""}  # whatever the user has set
+_TIMED_CHOICES = {"ECORNN_AUTO": "", "ECORNN_DECISIONS": "", "ECORNN_COMPILE": ""}  # whatever the user has set
+_FILLS = "fills the cache"  # of a process that waits for compilation, and decides all
 _PROCESS = f"import sys; from {training_steps.__name__} import main; main(sys.argv[1])"
 _DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
@@ -66,28 +67,35 @@ class Row(ItemRow):
 
 
 def run_processes(
-    scenario: Scenario, runs: Sequence[tuple[str, Path]], device: str, is_deterministic: bool = False
+    scenario: Scenario, runs: Sequence[tuple[str, Path]], device: str, is_deterministic: bool = False, fills: int = 0
 ) -> list[StepTimes | str]:
-    """The times of a process for each library and folder of caches, one after the other; or why there are none."""
+    """The times of a process for each library and folder of caches, one after the other; or why there are none.
+
+    fills: number of processes, the first ones, that wait for compilation.
+    """
     variables = {**_TIMED_CHOICES, **(_DETERMINISTIC if is_deterministic else {})}
     job = {"scenario": asdict(scenario), "device": device, "is_deterministic": is_deterministic}
     processes = [
-        (["-c", _PROCESS, json.dumps({**job, "library": library})], {**variables, **own_caches(folder)})
-        for library, folder in runs
+        (
+            ["-c", _PROCESS, json.dumps({**job, "library": library})],
+            {**variables, **own_caches(folder), **({"ECORNN_COMPILE": "wait"} if number < fills else {})},
+        )
+        for number, (library, folder) in enumerate(runs)
     ]
     return [reason or StepTimes(**json.loads(line)) for line, reason in run_in_turn(processes)]
 
 
 def measure_arms(scenario: Scenario, repeats: int, device: str) -> Row:
-    """Runs each arm `repeats` times, in alternation. All with a cache on disk have that of the first with nothing."""
+    """Runs each arm `repeats` times, in alternation. A process before them, whose times count for none, fills a cache."""
     row = Row(scenario)
     with tempfile.TemporaryDirectory() as folder:
-        names = [(arm, f"{COLD} {0 if arm == WARM else repeat}") for repeat in range(repeats) for arm in ARMS]
-        runs = [(TORCH, Path(folder, TORCH)) if arm == TORCH else (OURS, Path(folder, name)) for arm, name in names]
-        for (arm, _), times in zip(names, run_processes(scenario, runs, device), strict=True):
+        folders = [{TORCH: TORCH, COLD: f"{COLD} {repeat}", WARM: WARM} for repeat in range(repeats)]
+        names = [(_FILLS, WARM), *(pair for by_arm in folders for pair in by_arm.items())]
+        runs = [(TORCH if arm == TORCH else OURS, Path(folder, name)) for arm, name in names]
+        for (arm, _), times in zip(names, run_processes(scenario, runs, device, fills=1), strict=True):
             if isinstance(times, str):
                 row.reasons[arm] = times
-            else:
+            elif arm != _FILLS:
                 row.arms.setdefault(arm, []).append(times)
     return row
 
@@ -139,7 +147,8 @@ def render(rows: Sequence[Row]) -> str:
             "## Shapes that vary",
             f"{scenario.steps} training steps of a fresh process (forward, backward, SGD), each until the device is done, then "
             f"the same once more; seed {scenario.seed}. Imports, context and inputs are ready before. The least of an arm's "
-            "processes, which alternate. The JSON file has all of them.",
+            f"processes, which alternate. The JSON file has all of them. {WARM.capitalize()}: what a process left there that "
+            "ran these steps and waited for compilation.",
             table(header, lines, header[2:]) if lines else "",
             figure_rows.render_rows([figure for row in rows for figure in bars(row)]),
             "\n".join(reasons),

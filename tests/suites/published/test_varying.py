@@ -208,13 +208,13 @@ def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_first_calls_and_deterministic_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[bool, str | None]] = []
+    seen: list[tuple[bool, str | None, str]] = []
 
     def run_here(runs: Sequence[tuple[Sequence[str], Mapping[str, str]]]) -> list[tuple[str, str]]:
         """As the processes would."""
         jobs = [json.loads(arguments[-1]) for arguments, _ in runs]
         seen.extend(
-            (job["is_deterministic"], variables.get("CUBLAS_WORKSPACE_CONFIG"))
+            (job["is_deterministic"], variables.get("CUBLAS_WORKSPACE_CONFIG"), variables["ECORNN_COMPILE"])
             for job, (_, variables) in zip(jobs, runs, strict=True)
         )
         times = [training_steps.measure(Scenario(**job["scenario"]), job["library"], CPU) for job in jobs]
@@ -225,7 +225,7 @@ def test_first_calls_and_deterministic_runs(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(single_figures, "FIRST_CALLED", (replace(SMALL, mode="inference", steps=1),))
     arguments = ["--output", str(tmp_path), "--device", "cpu", "--drawn", "0", "--parts", "first_call", "deterministic"]
     assert varying.main(arguments) == 0
-    assert seen == [(False, None)] * 9 + [(True, ":4096:8")] * 2
+    assert seen == [(False, None, "wait"), *[(False, None, "")] * 9, *[(True, ":4096:8", "")] * 2]
     text = (tmp_path / "varying.md").read_text()
     assert cells_of(text, f"first call, {TORCH}")[0][3:] == ["s", "-", "-"]
     assert cells_of(text, f"{WARM}, beyond {TORCH}")[0][4] == "at most 0.06"
