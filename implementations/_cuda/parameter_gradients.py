@@ -16,22 +16,38 @@ from torch import Tensor
 from pytest_ecornn.implementations._cuda.bias_gradients import values_of
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch
-from pytest_ecornn.implementations._cuda.memory import EmptyFactory, address
+from pytest_ecornn.implementations._cuda.memory import EmptyFactory, address, zeros
 
 _SOURCE = Path(__file__).parent / "kernels" / "parameter_gradients.cu"
 _THREADS, _TILE, _CHUNK, _BLOCKS, _VECTOR_BYTES = 256, 64, 16, 8, 16
+_SMS, _MAX_BLOCKS_PER_SM = 132, 2  # of an H100; of a launch that splits rows
 _SHARED_BYTES = 4 * (2 * 2 * _CHUNK * _TILE + _TILE)
 # The fields of the kernel's Params.
 _ADDRESSES = (
     "d_gates", "d_recurrent", "inputs", "output", "initial", "d_weight_ih", "d_weight_hh", "d_bias_ih", "d_bias_hh",
+    "partial_sums", "arrivals",
 )  # fmt: skip
-_SIZES = ("rows", "batch", "columns", "hidden", "width", "directions")
+_SIZES = ("rows", "batch", "columns", "hidden", "width", "directions", "splits")
+# Time on an H100, us: of a launch; of a block and each chunk of it, alone on an SM; of adding splits' sums, and of each split.
+_LAUNCH_US, _BLOCK_US, _CHUNK_US, _ADDING_US, _SPLIT_US = 3.5, 0.4, 0.85, 4.0, 0.1
 
 
 def launch_us(rows: int, columns: int, hidden: int, width: int, directions: int = 1) -> float:
-    """Time of a launch on an H100, within 20 % of what was measured. Sizes are ParameterGradients'."""
-    chunks = ceil(ceil(rows / _CHUNK) / _BLOCKS)  # of a block
-    return 3.5 + max(1.0, _tiles(columns, hidden, width, directions) * _BLOCKS / 132) * (0.4 + 0.85 * chunks)
+    """Time of a launch on an H100. Sizes are ParameterGradients'."""
+    return _fastest(rows, _tiles(columns, hidden, width, directions))[0]
+
+
+def _fastest(rows: int, tiles: int) -> tuple[float, int]:
+    """The least time of a launch, us, and the clusters among which each tile's rows are then split."""
+    chunks = ceil(rows / _CHUNK)
+    max_splits = min(_MAX_BLOCKS_PER_SM * _SMS // (tiles * _BLOCKS), ceil(chunks / _BLOCKS))
+    return min((_split_us(chunks, tiles, splits), splits) for splits in range(1, max(1, max_splits) + 1))
+
+
+def _split_us(chunks: int, tiles: int, splits: int) -> float:
+    blocks = tiles * _BLOCKS * splits
+    adding_us = _ADDING_US + _SPLIT_US * splits if splits > 1 else 0
+    return _LAUNCH_US + ceil(blocks / _SMS) * (_BLOCK_US + _CHUNK_US * ceil(chunks / (_BLOCKS * splits))) + adding_us
 
 
 def _tiles(columns: int, hidden: int, width: int, directions: int) -> int:
@@ -41,21 +57,26 @@ def _tiles(columns: int, hidden: int, width: int, directions: int) -> int:
 class ParameterGradients:
     """The gradients of weight_ih, weight_hh, bias_ih and bias_hh of a layer in D directions.
 
-    rows: T*B. columns: G*H. width: I. All tensors are without gaps. D is left out of their shapes where it is 1.
+    rows: T*B. columns: G*H. width: I. All tensors are without gaps. D is left out of their shapes where it is 1. splits: the
+    clusters among which each tile's rows are split, None for the fastest number.
     """
 
     def __init__(
         self, rows: int, batch: int, columns: int, hidden: int, width: int, dtype: torch.dtype, device: torch.device,
-        directions: int = 1,
+        directions: int = 1, splits: int | None = None,
     ):  # fmt: skip
-        launch = Launch(_tiles(columns, hidden, width, directions) * _BLOCKS, _THREADS, _SHARED_BYTES)
-        sizes = dict(zip(_SIZES, (rows, batch, columns, hidden, width, directions), strict=True))
+        tiles = _tiles(columns, hidden, width, directions)
+        splits = splits or _fastest(rows, tiles)[1]
+        launch = Launch(tiles * splits * _BLOCKS, _THREADS, _SHARED_BYTES)
+        sizes = dict(zip(_SIZES, (rows, batch, columns, hidden, width, directions, splits), strict=True))
         values = values_of(dtype, columns, hidden, width)
         self._by_elements = make_kernel(1, dtype, device).at(launch, _ADDRESSES, **sizes)
         self._by_vectors = make_kernel(values, dtype, device).at(launch, _ADDRESSES, **sizes) if values > 1 else None
         shapes = ((columns, width), (columns, hidden), (columns,), (columns,))
         leading = () if directions == 1 else (directions,)
         self._made = [EmptyFactory((*leading, *shape), dtype, device) for shape in shapes]
+        self._partial_sums = EmptyFactory((launch.grid, _THREADS, 4), torch.float32, device) if splits > 1 else None
+        self._arrivals_bytes, self._device = tiles * _BLOCKS * 4, device
 
     def __call__(
         self, d_gates: Tensor, d_recurrent: Tensor | None, inputs: Tensor, output: Tensor, initial: Tensor | None = None
@@ -69,7 +90,11 @@ class ParameterGradients:
         read = d_gates.data_ptr(), address(d_recurrent), inputs.data_ptr(), output.data_ptr(), address(initial)
         is_aligned = (read[0] | read[1] | read[2] | read[3] | read[4]) % _VECTOR_BYTES == 0
         run = self._by_vectors if is_aligned and self._by_vectors is not None else self._by_elements
-        run((*read, weight_ih.data_ptr(), weight_hh.data_ptr(), bias_ih.data_ptr(), bias_hh.data_ptr()))
+        partial_sums = arrivals = None
+        if self._partial_sums is not None:
+            partial_sums, arrivals = self._partial_sums(), zeros(self._arrivals_bytes, self._device)
+        written = weight_ih.data_ptr(), weight_hh.data_ptr(), bias_ih.data_ptr(), bias_hh.data_ptr()
+        run((*read, *written, address(partial_sums), address(arrivals)))
         return weight_ih, weight_hh, bias_ih, bias_hh
 
 

@@ -155,7 +155,9 @@ class ClustersOnCpu(Kernel):
     def _run(self, launch: Launch, passed: list[int]) -> None:
         most, is_cooperative, cluster = self._how
         assert launch.shared_bytes <= most
-        together = launch.grid if is_cooperative or "step_flags" in self._arguments else cluster  # where one waits for another
+        splits = dict(zip(self._arguments, passed, strict=True)).get("splits", 1)  # clusters that add to the same sums
+        is_waiting = is_cooperative or "step_flags" in self._arguments  # one block for another
+        together = launch.grid if is_waiting else cluster * splits
         for status in persistent_kernel._statuses.values():
             launch_memo.remember(status._memory)
         for first in range(0, launch.grid, together):

@@ -6,25 +6,35 @@
 //   inputs [rows, I] scalar_t, output [rows, D*H] scalar_t, read; rows are T*B, sequences of a step side by side
 //   initial [D, B, H] scalar_t, read, null for zeros
 //   d_weight_ih [D, C, I], d_weight_hh [D, C, H], d_bias_ih, d_bias_hh [D, C] scalar_t, written
+//   partial_sums [tiles, splits, BLOCKS, THREADS] uint4, written, then read; arrivals [tiles, BLOCKS], zeros before the launch,
+//   both null for one split
 //   None that is written may alias another. Alignment: VALUES elements.
-// Launch: direction by direction BLOCKS blocks, a cluster, for each tile of TILE by TILE elements of d_weight_ih, then of
-//   d_weight_hh. A block adds every BLOCKS-th chunk of CHUNK rows, a thread PART by PART elements. Shared bytes:
+// Launch: direction by direction for each tile of TILE by TILE elements of d_weight_ih, then of d_weight_hh, `splits` clusters of
+//   BLOCKS blocks. A block adds every (splits * BLOCKS)-th chunk of CHUNK rows, a thread PART by PART elements. Shared bytes:
 //   _SHARED_BYTES of parameter_gradients.py.
 // Cost: D * rows * C * (I + H) multiply-adds in float32; d_gates is read (I + H) / TILE times, inputs and output C / TILE times.
+//   Of several splits each stores BLOCKS * THREADS * 16 bytes a tile, which are read once.
 // Limits: compute capability 9.0; rows, C, H and I below 2^30; offsets 64-bit; VALUES divides C, H and I.
 // Order: 1. A thread adds its block's rows from the first on, in float32; then the blocks' sums are added from block 0 on:
 //   bit-equal repeats.
 //   2. A chunk is stored to one of two buffers. Before it is overwritten every thread has passed the barrier of the chunk between.
 //   3. A block reads the sums of others after a cluster_sync; before the next one none of them ends.
+//   4. Blocks of one rank in a tile's clusters own the same rows. Each stores its sums; after a barrier one thread adds 1 to their
+//   counter, acquiring and releasing. So the last to arrive sees the sums of all. It adds them from split 0 on, whichever it is
+//   itself: bit-equal repeats. No block waits for another cluster.
 #include "ecornn/common/ceil_div.cuh"
 #include "ecornn/common/cluster_sum.cuh"
 #include "ecornn/common/element_vector.cuh"
+#include "ecornn/ptx/flags.cuh"
+#include "ecornn/ptx/ld_st_128.cuh"
 
 constexpr int THREADS = 256, TILE = 64, CHUNK = 16, PART = 4;
 constexpr int LANES = TILE / PART;  // threads of a row of the tile
 constexpr int VECTORS = TILE / VALUES;  // of a row of a chunk
 constexpr int FETCHES = ceil_div(CHUNK * VECTORS, THREADS);  // of a thread, of each factor's chunk
+constexpr int OWN_ROWS = TILE / BLOCKS;  // of the tile, which a block writes
 static_assert(THREADS == LANES * LANES && TILE % BLOCKS == 0 && TILE % VALUES == 0, "the tile's division");
+static_assert(OWN_ROWS * TILE == 2 * THREADS, "a thread's elements, of OwnSums");
 
 typedef long long index;
 typedef ElementVector<VALUES> Vector;
@@ -43,7 +53,9 @@ static_assert(sizeof(SharedStorage) == SHARED_BYTES, "_SHARED_BYTES of parameter
 struct Params {
     const scalar_t *d_gates, *d_recurrent, *inputs, *output, *initial;
     scalar_t *d_weight_ih, *d_weight_hh, *d_bias_ih, *d_bias_hh;
-    int rows, batch, columns, hidden, width, directions;
+    uint4* partial_sums;
+    unsigned* arrivals;
+    int rows, batch, columns, hidden, width, directions, splits;
 };
 static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
 
@@ -58,12 +70,12 @@ struct Tile {
     bool is_of_states;
 };
 
-__device__ inline Tile tile_of(const Params& params, int cluster) {
+__device__ inline Tile tile_of(const Params& params, int number) {
     const int tall = ceil_div(params.columns, TILE), of_inputs = ceil_div(params.width, TILE);
-    const int of_direction = tall * (of_inputs + ceil_div(params.hidden, TILE)), place = cluster % of_direction;
+    const int of_direction = tall * (of_inputs + ceil_div(params.hidden, TILE)), place = number % of_direction;
     const int column = place / tall;
     const bool is_of_states = column >= of_inputs;
-    return {cluster / of_direction, place % tall * TILE, (is_of_states ? column - of_inputs : column) * TILE, is_of_states};
+    return {number / of_direction, place % tall * TILE, (is_of_states ? column - of_inputs : column) * TILE, is_of_states};
 }
 
 // VALUES columns of a row of d_gates or d_rows, zeros outside of them.
@@ -132,38 +144,69 @@ __device__ inline void multiply_chunk(float (&sums)[PART][PART], const SharedSto
     }
 }
 
-// Adds the blocks' sums of this block's rows of the tile and writes them.
-__device__ inline void write_tile(SharedStorage& shared, const Params& params, const Tile& tile) {
-    constexpr int OWN_ROWS = TILE / BLOCKS, STEP = THREADS / TILE;
-    const int column = tile.column + threadIdx.x % TILE, width = tile.is_of_states ? params.hidden : params.width;
-    scalar_t* gradient = tile.is_of_states ? params.d_weight_hh : params.d_weight_ih;
-#pragma unroll
-    for (int i = 0; i < OWN_ROWS; i += STEP) {
-        const int own = block_rank_in_cluster() * OWN_ROWS + i + threadIdx.x / TILE, row = tile.row + own;
-        if (row >= params.columns || column >= width) continue;
-        const float sum = cluster_sum<BLOCKS>(&shared.block_sums[own][threadIdx.x % TILE]);
-        gradient[((index)tile.direction * params.columns + row) * width + column] = narrow(sum);
+// The sums that a thread writes: of two elements in the tile's rows of its block, and of a bias.
+struct OwnSums {
+    float first, second, bias;
+};
+
+// The first of the thread's elements is in this row of the tile, the second THREADS / TILE rows below, both in one column.
+__device__ inline int own_row() { return block_rank_in_cluster() * OWN_ROWS + threadIdx.x / TILE; }
+__device__ inline bool owns_bias(const Tile& tile) {
+    return tile.column == 0 && block_rank_in_cluster() == 0 && threadIdx.x < TILE;
+}
+
+__device__ inline OwnSums add_blocks(const SharedStorage& shared, const Tile& tile) {
+    const float* element = &shared.block_sums[own_row()][threadIdx.x % TILE];
+    return {cluster_sum<BLOCKS>(element), cluster_sum<BLOCKS>(element + THREADS),
+            owns_bias(tile) ? cluster_sum<BLOCKS>(&shared.bias_sums[threadIdx.x]) : 0};
+}
+
+// Adds the sums of all splits, where this block is the last of them to have its own. Returns whether it is.
+__device__ inline bool add_splits(OwnSums& sums, const Params& params, int tile) {
+    const unsigned rank = block_rank_in_cluster();
+    const uint4 own{__float_as_uint(sums.first), __float_as_uint(sums.second), __float_as_uint(sums.bias), 0};
+    st_relaxed_b128(params.partial_sums + (index)blockIdx.x * THREADS + threadIdx.x, own);
+    __syncthreads();
+    const bool is_last = threadIdx.x == 0 && atom_add_acq_rel(params.arrivals + tile * BLOCKS + rank, 1) == params.splits - 1;
+    if (!__syncthreads_or(is_last)) return false;
+    const uint4* partial_sums = params.partial_sums + ((index)tile * params.splits * BLOCKS + rank) * THREADS + threadIdx.x;
+    sums = {};
+#pragma unroll 8
+    for (int split = 0; split < params.splits; split++) {
+        const uint4 partial = ld_relaxed_b128(partial_sums + split * BLOCKS * THREADS);
+        sums.first += __uint_as_float(partial.x);
+        sums.second += __uint_as_float(partial.y);
+        sums.bias += __uint_as_float(partial.z);
     }
-    const int row = tile.row + threadIdx.x;
-    if (tile.column == 0 && block_rank_in_cluster() == 0 && threadIdx.x < TILE && row < params.columns) {
-        scalar_t* of_bias = tile.is_of_states ? params.d_bias_hh : params.d_bias_ih;
-        of_bias[tile.direction * params.columns + row] = narrow(cluster_sum<BLOCKS>(&shared.bias_sums[threadIdx.x]));
-    }
+    return true;
+}
+
+__device__ inline void write_sums(const OwnSums& sums, const Params& params, const Tile& tile) {
+    const int width = tile.is_of_states ? params.hidden : params.width;
+    const int row = tile.row + own_row(), column = tile.column + threadIdx.x % TILE, second_row = row + THREADS / TILE;
+    scalar_t* gradient = (tile.is_of_states ? params.d_weight_hh : params.d_weight_ih) +
+                         ((index)tile.direction * params.columns + row) * width + column;
+    if (row < params.columns && column < width) *gradient = narrow(sums.first);
+    if (second_row < params.columns && column < width) gradient[(index)(THREADS / TILE) * width] = narrow(sums.second);
+    const int of_bias = tile.row + threadIdx.x;
+    if (owns_bias(tile) && of_bias < params.columns)
+        (tile.is_of_states ? params.d_bias_hh : params.d_bias_ih)[tile.direction * params.columns + of_bias] = narrow(sums.bias);
 }
 
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS)
     parameter_gradients(const __grid_constant__ Params params) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
-    const Tile tile = tile_of(params, blockIdx.x / BLOCKS);
+    const int stride = BLOCKS * params.splits, number = blockIdx.x / stride;  // of the block's chunks; of its tile
+    const Tile tile = tile_of(params, number);
     const int chunks = ceil_div(params.rows, CHUNK);
     float sums[PART][PART] = {}, bias_sum = 0;
     Fetched fetched;
-    int buffer = 0, chunk = block_rank_in_cluster();
+    int buffer = 0, chunk = blockIdx.x % stride;
     fetch_chunk(fetched, params, tile, chunk);
-    for (; chunk < chunks; chunk += BLOCKS) {
+    for (; chunk < chunks; chunk += stride) {
         store_chunk(shared, buffer, fetched);
         __syncthreads();
-        fetch_chunk(fetched, params, tile, chunk + BLOCKS);
+        fetch_chunk(fetched, params, tile, chunk + stride);
         multiply_chunk(sums, shared, buffer);
         if (tile.column == 0 && threadIdx.x < TILE)
             for (int k = 0; k < CHUNK; k++) bias_sum += shared.gates[buffer][k][threadIdx.x];
@@ -177,6 +220,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
         for (int j = 0; j < PART; j++) shared.block_sums[row + i][column + j] = sums[i][j];
     if (threadIdx.x < TILE) shared.bias_sums[threadIdx.x] = bias_sum;
     cluster_sync();
-    write_tile(shared, params, tile);
+    OwnSums own_sums = add_blocks(shared, tile);
     cluster_sync();
+    if (params.splits == 1 || add_splits(own_sums, params, number)) write_sums(own_sums, params, tile);
 }

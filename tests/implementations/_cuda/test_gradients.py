@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations._cuda import bias_gradients
+from pytest_ecornn.implementations._cuda import bias_gradients, parameter_gradients
 from pytest_ecornn.implementations._cuda.bias_gradients import BiasGradients
 from pytest_ecornn.implementations._cuda.parameter_gradients import ParameterGradients
 from tests.helpers.gradients import sums_over_steps
@@ -100,7 +100,11 @@ SIZES = [
     Sizes(1, 1, 1, 1, 1), Sizes(5, 3, 4, 8, 16), Sizes(7, 5, 3, 27, 9), Sizes(9, 16, 3, 24, 72), Sizes(3, 2, 1, 70, 65),
     Sizes(5, 3, 4, 8, 16, 2), Sizes(7, 5, 3, 27, 9, 2), Sizes(4, 40, 3, 24, 8, 2),
 ]  # fmt: skip
-LARGE = [Sizes(35, 16, 3, 128, 128), Sizes(20, 5, 3, 96, 96, 2), Sizes(35, 64, 4, 256, 100), Sizes(300, 7, 4, 40, 200, 2)]
+SPLIT = [Sizes(41, 15, 3, 24, 8), Sizes(3, 2, 1, 70, 65, 2)]  # several chunks for each block; fewer chunks than blocks
+LARGE = [
+    Sizes(35, 16, 3, 128, 128), Sizes(20, 5, 3, 96, 96, 2), Sizes(35, 64, 4, 256, 100), Sizes(300, 7, 4, 40, 200, 2),
+    Sizes(128, 100, 3, 48, 48), Sizes(1000, 51, 1, 16, 9), Sizes(400, 64, 4, 32, 40, 2),
+]  # fmt: skip
 
 
 def drawn(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
@@ -116,14 +120,14 @@ def drawn(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> tuple[Tenso
     return of_gates, of_product, draw(steps, batch, sizes.width), draw(steps, batch, sizes.directions * hidden)
 
 
-def expect_sums(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-    """Each gradient is the one in float64, rounded once, but for rounding of the sum in float32."""
+def expect_sums(sizes: Sizes, dtype: torch.dtype, device: torch.device, splits: int | None = None) -> list[Tensor]:
+    """Each gradient is the one in float64, rounded once, but for rounding of the sum in float32. Returns all gradients."""
     steps, batch, gates, hidden, width, directions = sizes
     found = []
     for has_initial in (False, True):
         initial = torch.randn(directions, batch, hidden, device=device).to(dtype) if has_initial else None
         given = *drawn(sizes, dtype, device), initial
-        run = ParameterGradients(steps * batch, batch, gates * hidden, hidden, width, dtype, device, directions)
+        run = ParameterGradients(steps * batch, batch, gates * hidden, hidden, width, dtype, device, directions, splits)
         results = [one.view(directions, *one.shape[-1 - (i < 2) :]) for i, one in enumerate(run(*given))]
         for one, wanted in zip(results, sums_over_steps(*given), strict=True):
             torch.testing.assert_close(one.double(), wanted, rtol=torch.finfo(dtype).eps, atol=1e-5 * (steps * batch) ** 0.5)
@@ -136,6 +140,20 @@ def expect_sums(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> list[
 @of_dtypes
 def test_they_are_the_sums_over_all_steps(sizes: Sizes, dtype: torch.dtype) -> None:
     expect_sums(sizes, dtype, CPU)
+
+
+@on_simulator("kernels_on_cpu")
+@pytest.mark.parametrize("sizes", SPLIT, ids=str)
+@pytest.mark.parametrize("splits", [2, 3])
+def test_rows_split_among_clusters_give_equal_sums_in_any_order_of_arrival(sizes: Sizes, splits: int) -> None:
+    first, second = (expect_sums(sizes, torch.float32, CPU, splits) for _ in range(2))
+    assert all(map(torch.equal, first, second))
+
+
+def test_rows_are_split_where_tiles_do_not_fill_the_chip() -> None:
+    splits = {tiles: parameter_gradients._fastest(51_200, tiles)[1] for tiles in (1, 2, 6, 16, 33, 10**6)}
+    assert all(100 <= 8 * tiles * splits[tiles] <= 264 for tiles in (1, 2, 6, 16))  # blocks, on 132 multiprocessors
+    assert splits[33] == splits[10**6] == parameter_gradients._fastest(128, 1)[1] == 1
 
 
 @on_simulator("kernels_on_cpu")
@@ -153,7 +171,7 @@ def test_inputs_may_lie_at_any_element() -> None:
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("cluster_sync();\n    write_tile", "write_tile"),
+        ("cluster_sync();\n    OwnSums", "OwnSums"),
         ("store_chunk(shared, buffer, fetched);\n        __syncthreads();", "store_chunk(shared, buffer, fetched);"),
         ("buffer ^= 1;", ""),
         ("row + params.batch : row - params.batch", "row - params.batch : row - params.batch"),
@@ -166,9 +184,27 @@ def test_a_fault_is_seen(right: str, wrong: str) -> None:
     assert is_fault_seen(right, wrong, lambda: expect_sums(Sizes(41, 15, 3, 24, 8, 2), torch.float32, CPU))
 
 
+@on_simulator("kernels_on_cpu")
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("own);\n    __syncthreads();", "own);"),  # a thread arrives before others have stored
+        ("wait_for_stores();\n    const unsigned before", "const unsigned before"),  # without release
+        ("== params.splits - 1", "== 0"),
+        ("arrivals + tile * BLOCKS + rank", "arrivals + tile * BLOCKS"),
+        ("chunk = blockIdx.x % stride", "chunk = blockIdx.x % BLOCKS"),
+        ("chunk += stride", "chunk += BLOCKS"),
+    ],
+)
+def test_a_fault_of_splits_is_seen(right: str, wrong: str) -> None:
+    assert is_fault_seen(right, wrong, lambda: expect_sums(SPLIT[0], torch.float32, CPU, splits=3))
+
+
 @needs_hopper
-@pytest.mark.parametrize("sizes", [*SIZES, *LARGE], ids=str)
+@pytest.mark.parametrize("sizes", [*SIZES, *SPLIT, *LARGE], ids=str)
 @of_dtypes
 def test_on_a_gpu(sizes: Sizes, dtype: torch.dtype) -> None:
-    first, second = (expect_sums(sizes, dtype, torch.device("cuda", 0)) for _ in range(2))
-    assert all(map(torch.equal, first, second))
+    for splits in (None, 2, 5):
+        first, *others = (expect_sums(sizes, dtype, torch.device("cuda", 0), splits) for _ in range(5))
+        for repeat in others:
+            assert all(map(torch.equal, first, repeat))
