@@ -14,8 +14,9 @@ from pytest_ecornn.implementations._cuda.memory import EmptyFactory
 from pytest_ecornn.implementations._cuda.padded_rows import VECTOR_BYTES
 from pytest_ecornn.implementations._cuda.parameter_gradients import launch_us
 
-# Time of cuBLAS's products and a sum on an H100, us and us a GFLOP (TF32's), by the size of an element; GRU has one more.
-_PRODUCTS_US = {4: (13.0, 10.0), 2: (9.0, 5.0)}
+# Time of cuBLAS's products and a sum on an H100, by the size of an element: us, us a GFLOP (TF32's) and us a thousand rows. GRU
+# has a product more.
+_PRODUCTS_US = {4: (13.0, 10.0, 0.9), 2: (9.0, 5.0, 0.9)}
 _ANOTHER_PRODUCT_US = 4.0
 _MAX_BATCHED_FLOP = 1e9  # of a product; two larger ones take the device longer than the host
 _MAX_BATCHED_ROWS = 512  # longer sums are split among blocks in a product of its own alone
@@ -50,10 +51,14 @@ class GradientSizes(NamedTuple):
         """Whether all gradients are computed in one launch. width: of the inputs."""
         if not (self.rows and width and has_clusters(self.device)):
             return False
+        return launch_us(self.rows, self.wide, self.hidden, width, self.directions) <= self.products_us(width)
+
+    def products_us(self, width: int) -> float:
+        """Time of the products that take the launch's place."""
         flop = 2 * self.directions * self.rows * self.wide * (width + self.hidden)
-        least_us, us_a_gflop = _PRODUCTS_US[self.dtype.itemsize]
-        products_us = least_us + us_a_gflop * flop / 1e9 + self.splits_last * _ANOTHER_PRODUCT_US
-        return launch_us(self.rows, self.wide, self.hidden, width, self.directions) <= products_us
+        least_us, us_a_gflop, us_a_thousand_rows = _PRODUCTS_US[self.dtype.itemsize]
+        sums_us = us_a_gflop * flop / 1e9 + us_a_thousand_rows * self.rows / 1e3
+        return least_us + sums_us + self.splits_last * _ANOTHER_PRODUCT_US
 
     def suit_products(self, widths: Sequence[int], tf32: bool) -> bool:
         """Whether GradientProducts may run: no sums that are split, gates of whole vectors, two directions only if small.

@@ -29,7 +29,7 @@ _ADDRESSES = (
 )  # fmt: skip
 _SIZES = ("rows", "batch", "columns", "hidden", "width", "directions", "splits")
 # Time on an H100, us: of a launch; of a block and each chunk of it, alone on an SM; of adding splits' sums, and of each split.
-_LAUNCH_US, _BLOCK_US, _CHUNK_US, _ADDING_US, _SPLIT_US = 3.5, 0.4, 0.85, 4.0, 0.1
+_LAUNCH_US, _BLOCK_US, _CHUNK_US, _ADDING_US, _SPLIT_US = 3.5, 0.8, 0.5, 4.0, 0.1
 
 
 def launch_us(rows: int, columns: int, hidden: int, width: int, directions: int = 1) -> float:

@@ -6,17 +6,17 @@
 //   inputs [rows, I] scalar_t, output [rows, D*H] scalar_t, read; rows are T*B, sequences of a step side by side
 //   initial [D, B, H] scalar_t, read, null for zeros
 //   d_weight_ih [D, C, I], d_weight_hh [D, C, H], d_bias_ih, d_bias_hh [D, C] scalar_t, written
-//   partial_sums [tiles, splits, BLOCKS, THREADS] uint4, written, then read; arrivals [tiles, BLOCKS], zeros before the launch,
-//   both null for one split
+//   partial_sums [tiles, splits, BLOCKS, THREADS] uint4, written, then read; arrivals [tiles, BLOCKS] unsigned, zeros before the
+//   launch, counted up; both null for one split
 //   None that is written may alias another. Alignment: VALUES elements.
 // Launch: direction by direction for each tile of TILE by TILE elements of d_weight_ih, then of d_weight_hh, `splits` clusters of
-//   BLOCKS blocks. A block adds every (splits * BLOCKS)-th chunk of CHUNK rows, a thread PART by PART elements. Shared bytes:
-//   _SHARED_BYTES of parameter_gradients.py.
+//   BLOCKS blocks. A block adds every (splits * BLOCKS)-th chunk of CHUNK rows, each of its GROUPS of threads a part of these, a
+//   thread SIDE by SIDE elements. Shared bytes: _SHARED_BYTES of parameter_gradients.py.
 // Cost: D * rows * C * (I + H) multiply-adds in float32; d_gates is read (I + H) / TILE times, inputs and output C / TILE times.
 //   Of several splits each stores BLOCKS * THREADS * 16 bytes a tile, which are read once.
 // Limits: compute capability 9.0; rows, C, H and I below 2^30; offsets 64-bit; VALUES divides C, H and I.
-// Order: 1. A thread adds its block's rows from the first on, in float32; then the blocks' sums are added from block 0 on:
-//   bit-equal repeats.
+// Order: 1. A thread adds its group's rows from the first on, in float32; then the sums of groups and of blocks are added, each
+//   from 0 on: bit-equal repeats.
 //   2. A chunk is stored to one of two buffers. Before it is overwritten every thread has passed the barrier of the chunk between.
 //   3. A block reads the sums of others after a cluster_sync; before the next one none of them ends.
 //   4. Blocks of one rank in a tile's clusters own the same rows. Each stores its sums; after a barrier one thread adds 1 to their
@@ -28,13 +28,13 @@
 #include "ecornn/ptx/flags.cuh"
 #include "ecornn/ptx/ld_st_128.cuh"
 
-constexpr int THREADS = 256, TILE = 64, CHUNK = 16, PART = 4;
-constexpr int LANES = TILE / PART;  // threads of a row of the tile
+constexpr int THREADS = 256, TILE = 64, CHUNK = 16, PART = 4, SIDE = 8;
+constexpr int LANES = TILE / SIDE, GROUP = LANES * LANES, GROUPS = THREADS / GROUP;  // threads of a row of the tile, of a tile
 constexpr int VECTORS = TILE / VALUES;  // of a row of a chunk
 constexpr int FETCHES = ceil_div(CHUNK * VECTORS, THREADS);  // of a thread, of each factor's chunk
 constexpr int OWN_ROWS = TILE / BLOCKS;  // of the tile, which a block writes
-static_assert(THREADS == LANES * LANES && TILE % BLOCKS == 0 && TILE % VALUES == 0, "the tile's division");
-static_assert(OWN_ROWS * TILE == 2 * THREADS, "a thread's elements, of OwnSums");
+static_assert(GROUP == TILE && CHUNK % GROUPS == 0 && TILE % BLOCKS == 0 && TILE % VALUES == 0, "the tile's division");
+static_assert(OWN_ROWS * TILE == 2 * THREADS, "the elements of OwnSums");
 
 typedef long long index;
 typedef ElementVector<VALUES> Vector;
@@ -59,10 +59,11 @@ struct Params {
 };
 static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
 
-// What a thread reads of a factor's row at once.
-struct alignas(PART * sizeof(float)) Part {
-    float values[PART];
+// Elements of a row that a thread reads or writes at once.
+template <int COUNT> struct alignas(COUNT * sizeof(float)) Floats {
+    float values[COUNT];
 };
+typedef Floats<PART> Part;
 
 // A tile of a direction's gradient: its first row and column, and of which weight.
 struct Tile {
@@ -120,27 +121,73 @@ __device__ inline void fetch_chunk(Fetched& fetched, const Params& params, const
 }
 
 __device__ inline void store_chunk(SharedStorage& shared, int buffer, const Fetched& fetched) {
+    constexpr int STORED = VALUES < PART ? VALUES : PART;
 #pragma unroll
     for (int i = 0; i < FETCHES; i++) {
         const int vector = threadIdx.x + i * THREADS, row = vector / VECTORS, column = vector % VECTORS * VALUES;
         if (vector >= CHUNK * VECTORS) break;
 #pragma unroll
-        for (int j = 0; j < VALUES; j++) {
-            shared.gates[buffer][row][column + j] = widen(fetched.gates[i].values[j]);
-            shared.factors[buffer][row][column + j] = widen(fetched.factors[i].values[j]);
+        for (int j = 0; j < VALUES; j += STORED) {
+            Floats<STORED> gates, factors;
+#pragma unroll
+            for (int n = 0; n < STORED; n++) {
+                gates.values[n] = widen(fetched.gates[i].values[j + n]);
+                factors.values[n] = widen(fetched.factors[i].values[j + n]);
+            }
+            *(Floats<STORED>*)&shared.gates[buffer][row][column + j] = gates;
+            *(Floats<STORED>*)&shared.factors[buffer][row][column + j] = factors;
         }
     }
 }
 
-__device__ inline void multiply_chunk(float (&sums)[PART][PART], const SharedStorage& shared, int buffer) {
-    const int row = threadIdx.x / LANES * PART, column = threadIdx.x % LANES * PART;
+// A thread's sums over the rows of its group: SIDE by SIDE elements, and of a bias.
+struct GroupSums {
+    float elements[SIDE][SIDE], bias;
+};
+
+// Where the part of a thread's i-th row or column is in the tile: LANES parts apart, so that a warp's reads are adjacent.
+__device__ inline int part_of(int lane, int i) { return (i / PART * LANES + lane) * PART; }
+
+__device__ inline void load_side(float (&values)[SIDE], const float* row, int lane) {
 #pragma unroll
-    for (int k = 0; k < CHUNK; k++) {
-        const Part gates = *(const Part*)&shared.gates[buffer][k][row], factors = *(const Part*)&shared.factors[buffer][k][column];
+    for (int i = 0; i < SIDE; i += PART) *(Part*)&values[i] = *(const Part*)(row + part_of(lane, i));
+}
+
+__device__ inline void add_chunk(GroupSums& sums, const SharedStorage& shared, int buffer, bool has_bias) {
+    constexpr int ROWS = CHUNK / GROUPS;
+    const int lane = threadIdx.x % GROUP, first = threadIdx.x / GROUP * ROWS;
+#pragma unroll 2  // all at once spill
+    for (int k = 0; k < ROWS; k++) {
+        alignas(Part) float gates[SIDE], factors[SIDE];
+        load_side(gates, shared.gates[buffer][first + k], lane / LANES);
+        load_side(factors, shared.factors[buffer][first + k], lane % LANES);
 #pragma unroll
-        for (int i = 0; i < PART; i++)
+        for (int i = 0; i < SIDE; i++)
 #pragma unroll
-            for (int j = 0; j < PART; j++) sums[i][j] += gates.values[i] * factors.values[j];
+            for (int j = 0; j < SIDE; j++) sums.elements[i][j] += gates[i] * factors[j];
+        if (has_bias) sums.bias += shared.gates[buffer][first + k][lane];
+    }
+}
+
+// Adds the groups' sums to the block's, after all threads have read their last chunk.
+__device__ inline void add_groups(SharedStorage& shared, const GroupSums& sums) {
+    const int lane = threadIdx.x % GROUP;
+    for (int group = 0; group < GROUPS; group++) {
+        __syncthreads();
+        if (threadIdx.x / GROUP != group) continue;
+#pragma unroll
+        for (int i = 0; i < SIDE; i++) {
+            float* row = shared.block_sums[part_of(lane / LANES, i) + i % PART];
+#pragma unroll
+            for (int j = 0; j < SIDE; j += PART) {
+                Part& place = *(Part*)(row + part_of(lane % LANES, j));
+                Part part = group ? place : Part{};
+#pragma unroll
+                for (int n = 0; n < PART; n++) part.values[n] += sums.elements[i][j + n];
+                place = part;
+            }
+        }
+        shared.bias_sums[lane] = (group ? shared.bias_sums[lane] : 0) + sums.bias;
     }
 }
 
@@ -193,13 +240,13 @@ __device__ inline void write_sums(const OwnSums& sums, const Params& params, con
         (tile.is_of_states ? params.d_bias_hh : params.d_bias_ih)[tile.direction * params.columns + of_bias] = narrow(sums.bias);
 }
 
-extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS)
+extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 2)
     parameter_gradients(const __grid_constant__ Params params) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const int stride = BLOCKS * params.splits, number = blockIdx.x / stride;  // of the block's chunks; of its tile
     const Tile tile = tile_of(params, number);
     const int chunks = ceil_div(params.rows, CHUNK);
-    float sums[PART][PART] = {}, bias_sum = 0;
+    GroupSums sums{};
     Fetched fetched;
     int buffer = 0, chunk = blockIdx.x % stride;
     fetch_chunk(fetched, params, tile, chunk);
@@ -207,18 +254,10 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
         store_chunk(shared, buffer, fetched);
         __syncthreads();
         fetch_chunk(fetched, params, tile, chunk + stride);
-        multiply_chunk(sums, shared, buffer);
-        if (tile.column == 0 && threadIdx.x < TILE)
-            for (int k = 0; k < CHUNK; k++) bias_sum += shared.gates[buffer][k][threadIdx.x];
+        add_chunk(sums, shared, buffer, tile.column == 0);
         buffer ^= 1;
     }
-    __syncthreads();
-    const int row = threadIdx.x / LANES * PART, column = threadIdx.x % LANES * PART;
-#pragma unroll
-    for (int i = 0; i < PART; i++)
-#pragma unroll
-        for (int j = 0; j < PART; j++) shared.block_sums[row + i][column + j] = sums[i][j];
-    if (threadIdx.x < TILE) shared.bias_sums[threadIdx.x] = bias_sum;
+    add_groups(shared, sums);
     cluster_sync();
     OwnSums own_sums = add_blocks(shared, tile);
     cluster_sync();

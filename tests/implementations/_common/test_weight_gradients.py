@@ -117,6 +117,8 @@ def test_what_they_suit(changes: dict[str, object], widths: tuple[int, ...], tf3
         ({"steps": 35, "batch": 16, "hidden": 256, "wide": 768, "directions": 1}, 256, False),
         ({"steps": 35, "batch": 16, "hidden": 128, "wide": 384, "directions": 1, "dtype": torch.float16}, 128, True),
         ({"steps": 10, "batch": 4, "hidden": 512, "wide": 1536, "directions": 1}, 512, False),
+        # Few tiles of many rows, which several clusters share
+        ({"steps": 128, "batch": 100, "hidden": 48, "wide": 144, "directions": 1}, 48, True),
     ],
 )
 def test_what_suits_one_launch(changes: dict[str, int], width: int, suits: bool) -> None:

@@ -174,6 +174,7 @@ def test_inputs_may_lie_at_any_element() -> None:
         ("cluster_sync();\n    OwnSums", "OwnSums"),
         ("store_chunk(shared, buffer, fetched);\n        __syncthreads();", "store_chunk(shared, buffer, fetched);"),
         ("buffer ^= 1;", ""),
+        ("__syncthreads();\n        if (threadIdx.x / GROUP", "if (threadIdx.x / GROUP"),
         ("row + params.batch : row - params.batch", "row - params.batch : row - params.batch"),
         ("before < params.rows", "before <= params.rows"),
         ("if (row >= params.rows || column", "if (column"),
