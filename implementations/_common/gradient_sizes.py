@@ -53,6 +53,10 @@ class GradientSizes(NamedTuple):
             return False
         return launch_us(self.rows, self.wide, self.hidden, width, self.directions) <= self.products_us(width)
 
+    def suit_launches(self, widths: Sequence[int]) -> bool:
+        """Whether all gradients of each layer are computed in one launch. widths: of the inputs of all layers."""
+        return bool(widths) and all(map(self.suit_one_launch, widths))
+
     def products_us(self, width: int) -> float:
         """Time of the products that take the launch's place."""
         flop = 2 * self.directions * self.rows * self.wide * (width + self.hidden)

@@ -248,7 +248,7 @@ class ExecutionPlan:
         )  # fmt: skip
         inner = (stack.output[2],) if stack.pseudo_layers > stack.directions else ()
         widths = *filter(None, (stack.input_width,)), *inner
-        if stack.batch_first or not sizes.suit_products(widths, kind.tf32):
+        if stack.batch_first or not (sizes.suit_products(widths, kind.tf32) or sizes.suit_launches(widths)):
             return None
         return WeightGradients(sizes, sizes.are_padded(widths, kind.tf32))
 

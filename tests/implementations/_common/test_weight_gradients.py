@@ -131,7 +131,12 @@ def test_what_suits_one_launch(changes: dict[str, int], width: int, suits: bool)
         (Case.parse("gru-T5-B3-H8-L2-float32-bidirectional"), True),
         (Case.parse("lstm-T5-B3-H8-float32-batchfirst"), False),
         (Case.parse("lstm-T5-B3-H8-float32-ragged"), True),
-        (Case.parse("lstm-T1-B3-H8-float32"), False),
+        (Case.parse("lstm-T1-B3-H8-float32"), True),
+        (Case.parse("lstm-T1-B300-H512-float32"), False),
+        # In one launch, where products do not suit: of many rows in 16 bits, or in both directions
+        (Case.parse("gru-T128-B100-H16-float16"), True),
+        (Case.parse("gru-T128-B100-H16-L2-float32-bidirectional"), True),
+        (Case.parse("lstm-T128-B100-H256-float32-bidirectional"), False),
     ],
     ids=str,
 )
@@ -140,7 +145,8 @@ def test_calls_that_use_them(case: Case, is_used: bool) -> None:
     shape = torch.Size(
         (case.batch, case.steps, case.hidden_size) if case.batch_first else (case.steps, case.batch, case.hidden_size)
     )
-    plan = get_plan(how, shape, 4 * case.layers * case.directions, case.hidden_size, torch.float32, CPU, True, case.ragged)
+    weights, dtype = 4 * case.layers * case.directions, getattr(torch, case.dtype)
+    plan = get_plan(how, shape, weights, case.hidden_size, dtype, CPU, True, case.ragged)
     assert (plan.weight_gradients is not None) == is_used
 
 
