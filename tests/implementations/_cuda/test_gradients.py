@@ -135,6 +135,14 @@ def expect_sums(sizes: Sizes, dtype: torch.dtype, device: torch.device, splits: 
     return found
 
 
+def expect_equal_repeats(
+    sizes: Sizes, dtype: torch.dtype, device: torch.device, splits: int | None = None, repeats: int = 1
+) -> None:
+    first, *others = (expect_sums(sizes, dtype, device, splits) for _ in range(1 + repeats))
+    for repeat in others:
+        assert all(map(torch.equal, first, repeat))
+
+
 @on_simulator("kernels_on_cpu")
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @of_dtypes
@@ -146,8 +154,7 @@ def test_they_are_the_sums_over_all_steps(sizes: Sizes, dtype: torch.dtype) -> N
 @pytest.mark.parametrize("sizes", SPLIT, ids=str)
 @pytest.mark.parametrize("splits", [2, 3])
 def test_rows_split_among_clusters_give_equal_sums_in_any_order_of_arrival(sizes: Sizes, splits: int) -> None:
-    first, second = (expect_sums(sizes, torch.float32, CPU, splits) for _ in range(2))
-    assert all(map(torch.equal, first, second))
+    expect_equal_repeats(sizes, torch.float32, CPU, splits)
 
 
 def test_rows_are_split_where_tiles_do_not_fill_the_chip() -> None:
@@ -195,10 +202,11 @@ def test_a_fault_is_seen(right: str, wrong: str) -> None:
         ("arrivals + tile * BLOCKS + rank", "arrivals + tile * BLOCKS"),
         ("chunk = blockIdx.x % stride", "chunk = blockIdx.x % BLOCKS"),
         ("chunk += stride", "chunk += BLOCKS"),
+        ("split * BLOCKS * THREADS);", "(split + blockIdx.x / BLOCKS) % params.splits * BLOCKS * THREADS);"),  # from its own on
     ],
 )
 def test_a_fault_of_splits_is_seen(right: str, wrong: str) -> None:
-    assert is_fault_seen(right, wrong, lambda: expect_sums(SPLIT[0], torch.float32, CPU, splits=3))
+    assert is_fault_seen(right, wrong, lambda: expect_equal_repeats(SPLIT[0], torch.float32, CPU, splits=3))
 
 
 @needs_hopper
@@ -206,6 +214,4 @@ def test_a_fault_of_splits_is_seen(right: str, wrong: str) -> None:
 @of_dtypes
 def test_on_a_gpu(sizes: Sizes, dtype: torch.dtype) -> None:
     for splits in (None, 2, 5):
-        first, *others = (expect_sums(sizes, dtype, torch.device("cuda", 0), splits) for _ in range(5))
-        for repeat in others:
-            assert all(map(torch.equal, first, repeat))
+        expect_equal_repeats(sizes, dtype, torch.device("cuda", 0), splits, repeats=4)
