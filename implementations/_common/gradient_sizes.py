@@ -14,16 +14,23 @@ from pytest_ecornn.implementations._cuda.memory import EmptyFactory
 from pytest_ecornn.implementations._cuda.padded_rows import VECTOR_BYTES
 from pytest_ecornn.implementations._cuda.parameter_gradients import launch_us
 
-# Time of cuBLAS's products and a sum on an H100, by the size of an element: us, us a GFLOP (TF32's) and us a thousand rows. GRU
-# has a product more.
-_PRODUCTS_US = {4: (13.0, 10.0, 0.9), 2: (9.0, 5.0, 0.9)}
-_ANOTHER_PRODUCT_US = 4.0
+# Time of cuBLAS's products and a sum, fitted to 880 sizes on an H200 by tests/tools/gradients_times.py: us, us a GFLOP, us a
+# thousand rows, us of GRU's further product. By the arithmetic; then of products of each direction on its own.
+_PRODUCTS_US = {
+    "ieee": ((10.8, 28.4, 1.3, 3.2), (28.1, 28.4, 2.1, 15.0)),
+    "tf32": ((10.9, 8.7, 0.93, 5.35), (25.3, 8.7, 1.9, 14.7)),
+    "16 bits": ((7.1, 0.7, 4.1, 2.9), (19.0, 3.4, 0.9, 13.2)),
+}
+_HOST_IS_WORTH = 1.15  # a launch may take the device so many times as long: it takes the host 75 to 450 us less
 _MAX_BATCHED_FLOP = 1e9  # of a product; two larger ones take the device longer than the host
 _MAX_BATCHED_ROWS = 512  # longer sums are split among blocks in a product of its own alone
 
 
 class GradientSizes(NamedTuple):
-    """T time steps, B sequences, H units, D directions. wide: G*H. splits_last: of GRU, whose last H rows are apart."""
+    """T time steps, B sequences, H units, D directions. wide: G*H. splits_last: of GRU, whose last H rows are apart.
+
+    tf32: products of float32 are in TF32.
+    """
 
     steps: int
     batch: int
@@ -33,6 +40,7 @@ class GradientSizes(NamedTuple):
     splits_last: bool
     dtype: torch.dtype
     device: torch.device
+    tf32: bool = False
 
     @property
     def rows(self) -> int:
@@ -51,7 +59,8 @@ class GradientSizes(NamedTuple):
         """Whether all gradients are computed in one launch. width: of the inputs."""
         if not (self.rows and width and has_clusters(self.device)):
             return False
-        return launch_us(self.rows, self.wide, self.hidden, width, self.directions) <= self.products_us(width)
+        in_launch_us = launch_us(self.rows, self.wide, self.hidden, width, self.dtype, self.directions)
+        return in_launch_us <= _HOST_IS_WORTH * self.products_us(width)
 
     def suit_launches(self, widths: Sequence[int]) -> bool:
         """Whether all gradients of each layer are computed in one launch. widths: of the inputs of all layers."""
@@ -59,12 +68,13 @@ class GradientSizes(NamedTuple):
 
     def products_us(self, width: int) -> float:
         """Time of the products that take the launch's place."""
-        flop = 2 * self.directions * self.rows * self.wide * (width + self.hidden)
-        least_us, us_a_gflop, us_a_thousand_rows = _PRODUCTS_US[self.dtype.itemsize]
-        sums_us = us_a_gflop * flop / 1e9 + us_a_thousand_rows * self.rows / 1e3
-        return least_us + sums_us + self.splits_last * _ANOTHER_PRODUCT_US
+        gflop, rows = 2e-9 * self.directions * self.rows * self.wide * (width + self.hidden), self.rows / 1e3
+        arithmetic = "16 bits" if self.dtype.itemsize == 2 else "tf32" if self.tf32 else "ieee"
+        by_both, apart = _PRODUCTS_US[arithmetic]
+        base, of_flop, of_rows, of_gru = by_both if self.suit_products((width,)) else apart
+        return base + of_flop * gflop + of_rows * rows + of_gru * self.splits_last
 
-    def suit_products(self, widths: Sequence[int], tf32: bool) -> bool:
+    def suit_products(self, widths: Sequence[int]) -> bool:
         """Whether GradientProducts may run: no sums that are split, gates of whole vectors, two directions only if small.
 
         widths: of the inputs of all layers.
@@ -73,11 +83,11 @@ class GradientSizes(NamedTuple):
             return False
         if self.directions > 1:
             return 2 * self._products(widths) < _MAX_BATCHED_FLOP and self.rows <= _MAX_BATCHED_ROWS
-        return self.wide % self.vector == 0 or not self.are_padded(widths, tf32)
+        return self.wide % self.vector == 0 or not self.are_padded(widths)
 
-    def are_padded(self, widths: Sequence[int], tf32: bool) -> bool:
+    def are_padded(self, widths: Sequence[int]) -> bool:
         """Whether products are faster on copies whose rows are of whole vectors, which those of one direction may have."""
-        is_padded = not is_never_padded((self.hidden, self.wide, *widths), self._products(widths), self.dtype, tf32)
+        is_padded = not is_never_padded((self.hidden, self.wide, *widths), self._products(widths), self.dtype, self.tf32)
         return self.directions == 1 and is_padded
 
     def _products(self, widths: Sequence[int]) -> int:

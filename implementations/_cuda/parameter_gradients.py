@@ -28,26 +28,32 @@ _ADDRESSES = (
     "partial_sums", "arrivals",
 )  # fmt: skip
 _SIZES = ("rows", "batch", "columns", "hidden", "width", "directions", "splits")
-# Time on an H100, us: of a launch; of a block and each chunk of it, alone on an SM; of adding splits' sums, and of each split.
-_LAUNCH_US, _BLOCK_US, _CHUNK_US, _ADDING_US, _SPLIT_US = 3.5, 0.8, 0.5, 4.0, 0.1
+# Time on an H200, us, fitted by tests/tools/gradients_times.py: of a launch, of a block, and of adding splits' sums; of a chunk
+# by the size of an element, read by vectors or by elements. Blocks that share a multiprocessor take _SHARED_SM of their sum.
+_LAUNCH_US, _BLOCK_US, _ADDING_US, _SHARED_SM = 1.4, 2.2, 5.2, 0.87
+_CHUNK_US = {4: (0.83, 1.43), 2: (1.04, 1.44)}
 
 
-def launch_us(rows: int, columns: int, hidden: int, width: int, directions: int = 1) -> float:
-    """Time of a launch on an H100. Sizes are ParameterGradients'."""
-    return _fastest(rows, _tiles(columns, hidden, width, directions))[0]
+def launch_us(rows: int, columns: int, hidden: int, width: int, dtype: torch.dtype, directions: int = 1) -> float:
+    """Time of a launch on an H200. Sizes are ParameterGradients'."""
+    return _fastest(rows, _tiles(columns, hidden, width, directions), _chunk_us(columns, hidden, width, dtype))[0]
 
 
-def _fastest(rows: int, tiles: int) -> tuple[float, int]:
+def _chunk_us(columns: int, hidden: int, width: int, dtype: torch.dtype) -> float:
+    by_vectors, by_elements = _CHUNK_US[dtype.itemsize]
+    return by_vectors if values_of(dtype, columns, hidden, width) > 1 else by_elements
+
+
+def _fastest(rows: int, tiles: int, chunk_us: float) -> tuple[float, int]:
     """The least time of a launch, us, and the clusters among which each tile's rows are then split."""
     chunks = ceil(rows / _CHUNK)
     max_splits = min(_MAX_BLOCKS_PER_SM * _SMS // (tiles * _BLOCKS), ceil(chunks / _BLOCKS))
-    return min((_split_us(chunks, tiles, splits), splits) for splits in range(1, max(1, max_splits) + 1))
+    return min((_split_us(chunks, tiles, splits, chunk_us), splits) for splits in range(1, max(1, max_splits) + 1))
 
 
-def _split_us(chunks: int, tiles: int, splits: int) -> float:
-    blocks = tiles * _BLOCKS * splits
-    adding_us = _ADDING_US + _SPLIT_US * splits if splits > 1 else 0
-    return _LAUNCH_US + ceil(blocks / _SMS) * (_BLOCK_US + _CHUNK_US * ceil(chunks / (_BLOCKS * splits))) + adding_us
+def _split_us(chunks: int, tiles: int, splits: int, chunk_us: float) -> float:
+    share, adding_us = _SHARED_SM * tiles * _BLOCKS * splits / _SMS, _ADDING_US if splits > 1 else 0
+    return _LAUNCH_US + max(1, share) * (_BLOCK_US + chunk_us * ceil(chunks / (_BLOCKS * splits))) + adding_us
 
 
 def _tiles(columns: int, hidden: int, width: int, directions: int) -> int:
@@ -66,7 +72,7 @@ class ParameterGradients:
         directions: int = 1, splits: int | None = None,
     ):  # fmt: skip
         tiles = _tiles(columns, hidden, width, directions)
-        splits = splits or _fastest(rows, tiles)[1]
+        splits = splits or _fastest(rows, tiles, _chunk_us(columns, hidden, width, dtype))[1]
         launch = Launch(tiles * splits * _BLOCKS, _THREADS, _SHARED_BYTES)
         sizes = dict(zip(_SIZES, (rows, batch, columns, hidden, width, directions, splits), strict=True))
         values = values_of(dtype, columns, hidden, width)

@@ -244,13 +244,13 @@ class ExecutionPlan:
         stack, kind = self.stack, self.kind
         sizes = GradientSizes(
             stack.steps, stack.batch, stack.hidden, stack.wide, stack.directions, splits_last=stack.how.cell == "gru",
-            dtype=kind.dtype, device=kind.device,
+            dtype=kind.dtype, device=kind.device, tf32=kind.tf32,
         )  # fmt: skip
         inner = (stack.output[2],) if stack.pseudo_layers > stack.directions else ()
         widths = *filter(None, (stack.input_width,)), *inner
-        if stack.batch_first or not (sizes.suit_products(widths, kind.tf32) or sizes.suit_launches(widths)):
+        if stack.batch_first or not (sizes.suit_products(widths) or sizes.suit_launches(widths)):
             return None
-        return WeightGradients(sizes, sizes.are_padded(widths, kind.tf32))
+        return WeightGradients(sizes, sizes.are_padded(widths))
 
     @cached_property
     def sizes_of_weights(self) -> tuple[object, ...]:

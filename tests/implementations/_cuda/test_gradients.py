@@ -158,9 +158,9 @@ def test_rows_split_among_clusters_give_equal_sums_in_any_order_of_arrival(sizes
 
 
 def test_rows_are_split_where_tiles_do_not_fill_the_chip() -> None:
-    splits = {tiles: parameter_gradients._fastest(51_200, tiles)[1] for tiles in (1, 2, 6, 16, 33, 10**6)}
+    splits = {tiles: parameter_gradients._fastest(51_200, tiles, 1.0)[1] for tiles in (1, 2, 6, 16, 33, 10**6)}
     assert all(100 <= 8 * tiles * splits[tiles] <= 264 for tiles in (1, 2, 6, 16))  # blocks, on 132 multiprocessors
-    assert splits[33] == splits[10**6] == parameter_gradients._fastest(128, 1)[1] == 1
+    assert splits[33] == splits[10**6] == parameter_gradients._fastest(128, 1, 1.0)[1] == 1
 
 
 @on_simulator("kernels_on_cpu")
