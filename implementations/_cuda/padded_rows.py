@@ -1,6 +1,6 @@
-"""Copies of up to three matrices whose rows are multiples of 16 bytes, in one launch.
+"""Copies of up to three matrices whose rows are multiples of 16 bytes, in one launch, with zeros in sequences' padding.
 
-torch's pad takes two launches a matrix.
+torch's pad takes two launches a matrix, and as many to find and to fill what is after the sequences' ends.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory, address
 
 _SOURCE = Path(__file__).parent / "kernels" / "pad_rows.cu"
-_THREADS, _MATRICES = 256, 3
+_THREADS, _MATRICES, _MAX_VECTORS = 256, 3, 2**31
 VECTOR_BYTES = 16
 # The fields of the kernel's Params, of each matrix.
-_ADDRESSES = ("rows", "above", "padded")
-_SIZES = ("row_count", "columns", "padded_rows", "padded_columns", "skipped", "unused")
+_ADDRESSES = ("rows", "above", "padded", "lengths")
+_SIZES = ("row_count", "columns", "padded_rows", "padded_columns", "skipped", "batch")
 
 
 class MatrixSizes(NamedTuple):
     """A matrix, whose rows are `stride` elements apart, and its copy, which has more rows and columns or as many.
 
-    skipped: of `rows` those that another matrix, without gaps, has above it, or that are zeros.
+    skipped: of `rows` those that another matrix, without gaps, has above it, or that are zeros. batch: sequences, one's step
+    beside the other's, of rows that have lengths; 0 for others.
     """
 
     rows: int
@@ -39,6 +40,7 @@ class MatrixSizes(NamedTuple):
     padded_rows: int
     padded_width: int
     skipped: int = 0
+    batch: int = 0
 
     @classmethod
     def of_vectors(
@@ -63,7 +65,7 @@ class MatrixSizes(NamedTuple):
         return self.padded_width - self.width
 
     def arguments(self, number: int) -> dict[str, int]:
-        values = (self.rows, self.width, self.padded_rows, self.padded_width, self.skipped, 0)
+        values = (self.rows, self.width, self.padded_rows, self.padded_width, self.skipped, self.batch)
         return {f"stride_{number}": self.stride} | dict(zip(_names(_SIZES, number), values, strict=True))
 
 
@@ -79,7 +81,7 @@ class PaddedRows:
 
     def __init__(self, sizes: tuple[MatrixSizes, ...], dtype: torch.dtype, device: torch.device):
         vectors = sum(one.padded_rows * one.padded_width for one in sizes) * dtype.itemsize // VECTOR_BYTES
-        if vectors >= 2**31:
+        if vectors >= _MAX_VECTORS:
             raise ValueError(f"expected copies of fewer than 2^31 vectors of 16 bytes, got {vectors}")
         self._others = (0,) * (len(_ADDRESSES) * (_MATRICES - len(sizes)))
         integers: dict[str, int] = {}
@@ -87,14 +89,21 @@ class PaddedRows:
             integers |= one.arguments(number)
         addresses = [name for number in range(_MATRICES) for name in _names(_ADDRESSES, number)]
         self._run = make_kernel(dtype, device).at(Launch(ceil(vectors / _THREADS), _THREADS), addresses, **integers)
+        self._batches = [one.batch for one in sizes]
         self._made = [EmptyFactory((one.padded_rows, one.padded_width), dtype, device) for one in sizes]
 
-    def __call__(self, matrices: Sequence[Tensor], above: Sequence[Tensor | None] = ()) -> list[Tensor]:
-        """The copies. above: of each matrix the rows before its first, None for zeros; () for none of any."""
+    def __call__(
+        self, matrices: Sequence[Tensor], above: Sequence[Tensor | None] = (), lengths: Tensor | None = None
+    ) -> list[Tensor]:
+        """The copies.
+
+        above: of each matrix the rows before its first, None for zeros; () for none of any. lengths: int64 [batch], of the
+        matrices that have sequences.
+        """
         copies, addresses = [make() for make in self._made], list[int]()
-        for number, (one, copied) in enumerate(zip(matrices, copies, strict=True)):
-            before = above[number] if above else None
-            addresses += (one.data_ptr(), address(before), copied.data_ptr())
+        for number, (matrix, copied) in enumerate(zip(matrices, copies, strict=True)):
+            before, of_rows = above[number] if above else None, lengths if self._batches[number] else None
+            addresses += (matrix.data_ptr(), address(before), copied.data_ptr(), address(of_rows))
         self._run((*addresses, *self._others))
         return copies
 
@@ -113,6 +122,19 @@ def macros(dtype: torch.dtype) -> tuple[tuple[str, str], ...]:
 
 
 get_padded_rows = lru_cache(maxsize=4096)(PaddedRows)
+
+
+def zero_padding_in_one_launch(x: Tensor, lengths: Tensor) -> Tensor | None:
+    """x [T, B, I] with zeros in the padding, whatever is there.
+
+    lengths: int64 [B] without gaps. None where rows have gaps or are not of whole vectors, or are too many.
+    """
+    steps, batch, width = x.shape
+    if not x.is_contiguous() or width * x.itemsize % VECTOR_BYTES or x.nbytes >= VECTOR_BYTES * _MAX_VECTORS:
+        return None
+    size = MatrixSizes(steps * batch, width, width, steps * batch, width, batch=batch)
+    (masked,) = get_padded_rows((size,), x.dtype, x.device)([x], lengths=lengths)
+    return masked.view(x.shape)
 
 
 def clear_cache() -> None:

@@ -16,6 +16,7 @@ from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
 from pytest_ecornn.implementations._cuda.bias_gradients import bias_gradients
 from pytest_ecornn.implementations._cuda.memory import address
+from pytest_ecornn.implementations._cuda.padded_rows import zero_padding_in_one_launch
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of
 from pytest_ecornn.implementations._cuda.streams import launch_concurrently
 from pytest_ecornn.implementations.persistent_gpu.forward import SavedTensors
@@ -54,7 +55,8 @@ def backward(
     check_tensor("the output's gradient", d_output, stack.output, x.dtype, x.device)
     of_first, of_weights = wanted[1 : 1 + len(first)], wanted[1 + len(first) :]
     if lengths is not None and not how.projected and any(of_weights[: PER_PSEUDO_LAYER * stack.directions : PER_PSEUDO_LAYER]):
-        x = zero_padding(x, lengths, how.batch_first)
+        masked = None if how.batch_first else zero_padding_in_one_launch(x, lengths)
+        x = zero_padding(x, lengths, how.batch_first) if masked is None else masked
     # Kernels write gradients of initial states that are not given, too: all to the same address, as nobody reads them.
     grad_initial_states = [allocate(kind, stack.state) for _ in first] or [allocate(kind, stack.state)] * stack.num_states
     one = _Backward(

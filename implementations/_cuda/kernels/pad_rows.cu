@@ -1,7 +1,9 @@
 // Maths: copies of up to three matrices, to which rows and columns of zeros are added, and rows of another before their first.
+//   Row t * batch + b is zeros where t >= lengths[b], whatever is there.
 // Layout: of Params (below), by field, of each matrix:
 //   rows [R - S, C] scalar_t, read, `stride` elements from one row to the next
 //   above [S, C] scalar_t, read, without gaps; null for zeros. S: skipped.
+//   lengths [batch] int64, read; null where rows are of no sequences, or all count
 //   padded [PR, PC] scalar_t, written, without gaps
 //   None that is written may alias another. Alignment: rows and above of the element, padded of 16 bytes; PC a multiple of that.
 // Launch: one block for each THREADS vectors of 16 bytes of all copies, one matrix after the other.
@@ -18,8 +20,9 @@ typedef ElementVector<VALUES> Vector;
 struct Matrix {
     const scalar_t *rows, *above;
     scalar_t* padded;
+    const index* lengths;
     index stride;
-    int row_count, columns, padded_rows, padded_columns, skipped, unused;
+    int row_count, columns, padded_rows, padded_columns, skipped, batch;
 };
 
 struct Params {
@@ -33,7 +36,7 @@ __device__ inline void copy_vector(const Matrix& matrix, int vector) {
     const scalar_t* from = nullptr;
     if (row < matrix.skipped) {
         if (matrix.above) from = matrix.above + (index)row * matrix.columns + column;
-    } else if (row < matrix.row_count) {
+    } else if (row < matrix.row_count && !(matrix.lengths && row / matrix.batch >= matrix.lengths[row % matrix.batch])) {
         from = matrix.rows + (row - matrix.skipped) * matrix.stride + column;
     }
     Vector copied = {};

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pytest_ecornn.implementations._cuda.padded_rows import MatrixSizes, PaddedRows
+from pytest_ecornn.implementations._common.padding import zero_padding
+from pytest_ecornn.implementations._cuda.padded_rows import MatrixSizes, PaddedRows, zero_padding_in_one_launch
 from tests.helpers.requirements import needs_gpu, on_simulator
 
 CPU = torch.device("cpu")
@@ -47,6 +48,28 @@ def test_they_are_padded_with_zeros(sizes: list[MatrixSizes], dtype: torch.dtype
     expect_copies(sizes, dtype, CPU)
 
 
+def expect_zeros_in_padding(dtype: torch.dtype, device: torch.device) -> None:
+    """Whatever is there, of sequences of no steps and of lengths out of range too."""
+    x, lengths = torch.randn(7, 5, 16, device=device).to(dtype), torch.tensor([0, 7, 3, -2, 9], device=device)
+    x[3:, 2] = x[:, 0] = torch.nan
+    masked = zero_padding_in_one_launch(x, lengths)
+    assert masked is not None
+    assert torch.equal(masked, zero_padding(x, lengths, batch_first=False))
+    assert torch.equal(masked[:, 1], x[:, 1])
+
+
+@on_simulator("kernels_on_cpu")
+@of_dtypes
+def test_padding_is_zeros_whatever_is_there(dtype: torch.dtype) -> None:
+    expect_zeros_in_padding(dtype, CPU)
+
+
+def test_rows_with_gaps_and_of_parts_of_vectors_are_left_to_torch() -> None:
+    lengths = torch.tensor([1, 2])
+    assert zero_padding_in_one_launch(torch.zeros(2, 2, 5), lengths) is None
+    assert zero_padding_in_one_launch(torch.zeros(2, 2, 8)[..., :4], lengths) is None
+
+
 def test_copies_that_are_too_large_are_refused() -> None:
     with pytest.raises(ValueError, match=r"fewer than 2\^31 vectors of 16 bytes, got 2147483648"):
         PaddedRows((MatrixSizes(2**30, 8, 8, 2**30, 8),), torch.float32, CPU)
@@ -60,3 +83,4 @@ def test_on_a_gpu(sizes: list[MatrixSizes], dtype: torch.dtype) -> None:
     expect_copies(
         [MatrixSizes(1120, 650, 650, 1120, 656), MatrixSizes(2600, 650, 650, 2600, 656)], dtype, torch.device("cuda", 0)
     )
+    expect_zeros_in_padding(dtype, torch.device("cuda", 0))
