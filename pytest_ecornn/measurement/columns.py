@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import perf_counter
 
 from pytest_ecornn.cases.contents import valid_steps
 from pytest_ecornn.measurement import cost_bounds, roofline
 from pytest_ecornn.measurement.clocks import SettingsClock, Timer
 from pytest_ecornn.measurement.measurement import Timeable, measure
+from pytest_ecornn.measurement.noise.baselines import BaselineProbe
 from pytest_ecornn.measurement.noise.bounds import TimedBlockBounds, is_disturbed
 from pytest_ecornn.measurement.noise.watch import Watch
 from pytest_ecornn.measurement.roofline import Ceilings
@@ -21,21 +23,34 @@ _SHORT = 0.3  # of a block's calls, once others disturb
 
 
 class TimingColumn:
-    """`arms`: the candidate's first, then its baselines'. confidence: of the interval of a ratio to a baseline."""
+    """`arms`: the candidate's first, then its baselines'. confidence: of the interval of a ratio to a baseline.
 
-    def __init__(self, arms: Sequence[Timeable], clock: Timer, confidence: float = CONFIDENCE):
-        self._arms, self._clock, self._confidence = arms, clock, confidence
+    probe: has timed the baselines alone.
+    """
+
+    def __init__(
+        self, arms: Sequence[Timeable], clock: Timer, confidence: float = CONFIDENCE, probe: BaselineProbe | None = None
+    ):
+        self._arms, self._clock, self._confidence, self._probe = arms, clock, confidence, probe
         self._sensors, self._watch = GpuTelemetry(arms[0].candidate.case.device), Watch(clock, arms)
         self._has_short_blocks = False
 
     def measure(self, budget: float, pairs: int = 0) -> None:
-        """Measures until every verdict is decided, from `pairs` pairs at least, or the budget of seconds is spent."""
+        """Measures until every verdict is decided, from `pairs` pairs at least, or the budget of seconds is spent.
+
+        Then the baselines are timed alone; what that leaves undecided is measured for the rest of the budget.
+        """
+        end = perf_counter() + budget
 
         def is_decided() -> bool:
             against = self._per_baseline(self._watch.disturbance())
             return all(statistics.is_conclusive(one.verdict) and len(one.samples_us) >= pairs for one in against)
 
         self._measure(budget, is_decided)
+        if self._probe:
+            self._probe.time_after(self._arms[1:])
+            if (left := end - perf_counter()) > 0 and not is_decided():
+                self._measure(left, is_decided)
 
     def measure_full_budget(self, budget: float) -> Ratio:
         """Measures for all of the budget. Returns the ratio of the candidate to its first baseline."""
@@ -79,11 +94,12 @@ class TimingColumn:
     def _compared(self, baseline: Timeable, found: Disturbance | None) -> BaselineRatio:
         blocks, others = self._blocks(self._arms[0], found), self._blocks(baseline, found)
         ratio, waits = blocks.ratio_to(others, self._confidence), self._watch.waits(baseline)
-        verdict = statistics.verdict(ratio, self._clock.equivalence_margin)
-        return BaselineRatio(
-            baseline.candidate.name, others.interval()[0], ratio.ratio, ratio.low, ratio.high, verdict,
+        against = BaselineRatio(
+            baseline.candidate.name, others.interval()[0], ratio.ratio, ratio.low, ratio.high, "unclear",
             list(baseline.samples_us), list(waits.lost), list(waits.delayed),
         )  # fmt: skip
+        against.add_doubts(self._probe.doubts(baseline) if self._probe else [], self._clock.equivalence_margin)
+        return against
 
     def _blocks(self, arm: Timeable, found: Disturbance | None) -> TimedBlockBounds:
         waits = self._watch.waits(arm)

@@ -51,6 +51,9 @@ class Timeable(Protocol):
     def block(self, clock: Timer, is_settled: bool) -> None:
         """One timed block, after untimed calls unless the last block was its own."""
 
+    def fresh(self) -> Timeable:
+        """The same participant, calibrated alike, without samples."""
+
 
 @dataclass
 class Arm:
@@ -88,6 +91,9 @@ class Arm:
         clock.time(self._made(prepared[self.calls :]))
         self.samples_us.append(clock.time(self._made(timed, results)) / self.calls * 1e6)
         self._look(timed, results)
+
+    def fresh(self) -> Arm:
+        return Arm(self.candidate, self.pool, self.seconds, self.calls, self.warmup_calls, threads=self.threads)
 
     def _look(self, timed: Sequence[Prepared], results: Results) -> None:
         """At what the calls have done, the clock stopped: nothing is compared or guarded before. Raises WrongResult."""

@@ -57,6 +57,11 @@ class GraphArm:
         self.calls = self.settling = 1
         self._pool, self._turns = pool, cycle(self.graphs)
 
+    def fresh(self) -> GraphArm:
+        arm = GraphArm(self.candidate, self._pool, self.graphs)
+        arm.calls, arm.settling = self.calls, self.settling
+        return arm
+
     def calibrate(self, clock: Timer) -> None:
         count = len(self.graphs)
         count, _ = block_counts(self._replay(clock, self._next(count)) / count)  # a graph's first launch uploads it

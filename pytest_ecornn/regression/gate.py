@@ -15,7 +15,8 @@ end unclear unless they differ by much.
 What looks slower is measured again, `MAX_REMEASUREMENTS` times at most, and fails where it is slower by its interval each time.
 This is for disturbances that last longer than a measurement, of which no interval can know. What was measured then cannot be
 measured again, so a report to compare with should hold many pairs (`--ecornn-pairs`), and a row of it that others are known to
-have disturbed is not judged by. One that is disturbed now has an interval that holds whatever that has cost.
+have disturbed is not judged by. One that is disturbed now has an interval that holds whatever that has cost, and one whose
+anchor took other times elsewhere in its run an interval that is wider by that.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pytest_ecornn.measurement.noise.bounds import describe, is_disturbed, ratio_of
-from pytest_ecornn.results.rows import BaselineRatio, Row, Timing
+from pytest_ecornn.results import statistics
+from pytest_ecornn.results.rows import BaselineRatio, Row, Timing, widened
 from pytest_ecornn.results.statistics import Ratio
 
 MAX_REMEASUREMENTS = 3
@@ -176,11 +178,9 @@ def reevaluate(one: RegressionFinding, now: Ratio) -> RegressionFinding:
 
 
 def verdict(change: Ratio, limit: float) -> str:
-    if change.low > 1 + limit:
-        return "slower"
-    if change.high < 1 / (1 + limit):
-        return "faster"
-    return "not slower" if change.high <= 1 + limit else "unclear"
+    """The verdict on two times, of which what is not slower needs no lower bound."""
+    word = statistics.verdict(change, limit)
+    return "not slower" if word in ("same", "unclear") and change.high <= 1 + limit else word
 
 
 def with_remeasurement(one: RegressionFinding, again: Callable[[RegressionFinding], Ratio]) -> RegressionFinding:
@@ -203,10 +203,8 @@ def _finding(then: Row, now: Row, column: str, limit: float, wrong: Collection[K
     if not one.anchor:
         then_, now_ = (", ".join(sorted(found)) or "none" for found in names)
         one.reason = f"no anchor: baselines then {then_}, now {now_}"
-    elif said := _disturbed(before) or _doubt(before, one.anchor):
+    elif said := _disturbed(before) or _veto(before, one.anchor):
         one.anchor, one.reason = "", f"{DISTURBED}: {said}"
-    elif said := _doubt(after, one.anchor):
-        one.anchor, one.reason = "", said
     return one
 
 
@@ -214,8 +212,14 @@ def _disturbed(timing: Timing) -> str:
     return describe(timing) if is_disturbed(timing.disturbance) else ""
 
 
-def _doubt(timing: Timing, anchor: str) -> str:
-    return next(one.doubt for one in timing.against if one.baseline == anchor)
+def _veto(timing: Timing, anchor: str) -> str:
+    """Why an earlier version called a comparison unclear, without a measure of it."""
+    against = _against(timing, anchor)
+    return "" if against.doubts else against.doubt
+
+
+def _against(timing: Timing, anchor: str) -> BaselineRatio:
+    return next(one for one in timing.against if one.baseline == anchor)
 
 
 def _judge_first(one: RegressionFinding, then: Row, now: Row, confidence: float) -> None:
@@ -229,11 +233,14 @@ def _judge_first(one: RegressionFinding, then: Row, now: Row, confidence: float)
         return
     done = reevaluate(one, one.now)
     one.change, one.verdict = done.change, done.verdict
+    if one.verdict == "unclear":
+        doubts = (_against(getattr(row, one.column), one.anchor).doubt for row in (then, now))
+        one.reason = "; ".join(filter(None, doubts))
 
 
 def _ratio(timing: Timing, anchor: str, confidence: float) -> Ratio:
-    against: BaselineRatio = next(found for found in timing.against if found.baseline == anchor)
-    return ratio_of(timing, against, confidence)
+    against = _against(timing, anchor)
+    return widened(ratio_of(timing, against, confidence), against.doubts)
 
 
 def _marked(row: Row, doubted: Collection[Key]) -> Row:

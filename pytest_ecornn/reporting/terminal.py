@@ -179,11 +179,13 @@ def _disturbed(rows: list[Row]) -> Iterator[str]:
 
 
 def _doubts(rows: list[Row]) -> Iterator[str]:
-    """Verdicts that are unclear for another reason than their intervals."""
+    """Verdicts that are unclear where a baseline took other times elsewhere in the run."""
     for row in rows:
         for timing in filter(None, (row.timing, row.replay)):
             yield from (
-                f"unclear: {_abbreviate(row.implementation, row.case)}: {one.doubt}" for one in timing.against if one.doubt
+                f"unclear: {_abbreviate(row.implementation, row.case)}: {one.doubt}"
+                for one in timing.against
+                if one.doubt and one.verdict == "unclear"
             )
 
 

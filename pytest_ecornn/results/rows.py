@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+
+from pytest_ecornn.results import statistics
+from pytest_ecornn.results.statistics import Ratio
 
 SCHEMA_VERSION = 1
 # What the fields that say an outcome may hold.
@@ -12,7 +16,12 @@ WORDS = {
     ("Row", "status"): ("passed", "failed", "skipped", "unproven"),
     ("TensorError", "status"): ("passed", "failed", "uninformative"),
     ("BaselineRatio", "verdict"): ("faster", "slower", "same", "unclear"),
+    ("Doubt", "cause"): ("before", "after", "own row"),
 }
+# Where a baseline took another time than beside the candidate.
+CAUSES = {
+    "before": "alone before the candidate was built", "after": "alone after the candidate's row", "own row": "in its own row",
+}  # fmt: skip
 
 SENSORS = ("sm_mhz", "power_w", "temperature_c")  # least, median and most
 
@@ -32,10 +41,29 @@ class TensorError:
 
 
 @dataclass
+class Doubt:
+    """Another time that a baseline took in the run, over its time beside the candidate, with the interval of that ratio.
+
+    cause: where. It was measured alone before the candidate was built or after its row, or was the candidate of its own row.
+    """
+
+    cause: str
+    ratio: float
+    low: float
+    high: float
+
+    def describe(self, baseline: str) -> str:
+        """The doubt in words."""
+        interval = f" ({self.low:.3g} to {self.high:.3g})" if self.low < self.high else ""
+        return f"{baseline} took {self.ratio:.3g}{interval} times as long {CAUSES[self.cause]} as beside the candidate"
+
+
+@dataclass
 class BaselineRatio:
     """The row against one baseline, from paired blocks: ratio = this time / the baseline's, with its interval.
 
-    lost, delayed: as of `Timing`, of the baseline's blocks. doubt: why the verdict is unclear though the interval is not.
+    lost, delayed: as of `Timing`, of the baseline's blocks. doubts: other times of the baseline, for which the interval is
+    wider than its blocks'; doubt: the same in words.
     """
 
     baseline: str
@@ -48,10 +76,20 @@ class BaselineRatio:
     lost: list[float] = field(default_factory=list)
     delayed: list[float] = field(default_factory=list)
     doubt: str = ""
+    doubts: list[Doubt] = field(default_factory=list)
 
-    def make_doubtful(self, reason: str) -> None:
-        """Makes the verdict unclear, whatever the interval."""
-        self.verdict, self.doubt = "unclear", reason
+    def add_doubts(self, doubts: Sequence[Doubt], equivalence_margin: float) -> None:
+        """Widens the interval by the doubts, and takes the verdict from it."""
+        ratio = widened(Ratio(self.ratio, self.low, self.high), doubts)
+        self.low, self.high, self.verdict = ratio.low, ratio.high, statistics.verdict(ratio, equivalence_margin)
+        self.doubt = "; ".join(filter(None, [self.doubt, *(one.describe(self.baseline) for one in doubts)]))
+        self.doubts += doubts
+
+
+def widened(ratio: Ratio, doubts: Sequence[Doubt]) -> Ratio:
+    """The ratio with the interval to judge by: the high end is to the baseline's quickest time, the low end to its slowest."""
+    quickest, slowest = min([1.0, *(one.low for one in doubts)]), max([1.0, *(one.high for one in doubts)])
+    return Ratio(ratio.ratio, ratio.low / slowest, ratio.high / quickest)
 
 
 @dataclass
@@ -181,7 +219,7 @@ class Row:
 
 _NESTED = {
     ("Row", "tensors"): TensorError, ("Row", "timing"): Timing, ("Row", "replay"): Timing, ("Timing", "against"): BaselineRatio,
-    ("Timing", "disturbance"): Disturbance,
+    ("Timing", "disturbance"): Disturbance, ("BaselineRatio", "doubts"): Doubt,
 }  # fmt: skip
 
 

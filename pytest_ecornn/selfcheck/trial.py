@@ -180,6 +180,6 @@ def is_caught(row: Row, caught_by: str) -> bool:
 
 
 def doubts(row: Row) -> str:
-    """Why the row's verdicts are unclear, where they would be clear by their intervals."""
+    """Why the row's intervals are wider than its blocks', where no verdict says that it is faster."""
     against = row.timing.against if row.timing else []
-    return "; ".join(one.doubt for one in against if one.doubt and one.verdict == "unclear")
+    return "; ".join(one.doubt for one in against if one.doubt and one.verdict != "faster")

@@ -14,6 +14,7 @@ from pytest_ecornn import reporting
 from pytest_ecornn.regression import gate
 from pytest_ecornn.regression.gate_limits import Thresholds
 from pytest_ecornn.reporting import ReportError, gate_tables
+from pytest_ecornn.results.rows import Doubt
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.acceptance import gate_false_alarms
 from pytest_ecornn.system import machine
@@ -96,14 +97,36 @@ def test_a_row_that_is_disturbed_now_is_not_slower_unless_by_more_than_that_has_
         assert verdicts(compared(then, now)) == {"a": expected}
 
 
-@pytest.mark.parametrize("is_then", [True, False])
-def test_a_baseline_in_doubt_is_no_anchor(is_then: bool) -> None:
+def test_a_doubt_that_an_earlier_version_stored_without_a_measure_leaves_a_row_unjudged() -> None:
     then, now = ([one("a", 100.0, {"base": 100.0})] for _ in range(2))
-    timing: Any = (then if is_then else now)[0].timing
+    timing: Any = then[0].timing
     timing.against[0].doubt = "base took 2 ms here and 0.1 ms in its own row"
     (found,) = compared(then, now).findings
     assert found.verdict == "not judged"
     assert found.reason.endswith("base took 2 ms here and 0.1 ms in its own row")
+
+
+@pytest.mark.parametrize(
+    ("doubt", "time_us", "expected"),
+    [
+        (0.5, 60.0, "unclear"),
+        (0.5, 50.0, "not slower"),
+        (0.5, 2.0, "faster"),
+        (1.4, 60.0, "faster"),
+        (1.4, 130.0, "unclear"),
+        (1.4, 200.0, "slower"),
+    ],
+)
+@pytest.mark.parametrize("is_then", [True, False])
+def test_other_times_of_an_anchor_widen_the_interval(is_then: bool, doubt: float, time_us: float, expected: str) -> None:
+    """What is to be quicker than the anchor's quickest now has to be slower than its slowest then."""
+    then, now = [one("a", 100.0, {"base": 100.0})], [one("a", time_us, {"base": 100.0})]
+    ratio, times = (then, 1 / doubt) if is_then else (now, doubt)
+    against = ratio[0].timing.against[0]  # type: ignore[union-attr]
+    against.add_doubts([Doubt("after", times, times, times)], 0.05)
+    (found,) = compared(then, now).findings
+    assert found.verdict == expected
+    assert ("base took" in found.reason) == (expected == "unclear")
 
 
 def test_both_columns_are_judged_by_limits_of_their_own() -> None:

@@ -1,7 +1,8 @@
-"""Whether a baseline takes as long beside a candidate as without it. Where not, something else than the two was measured.
+"""Whether a baseline takes as long alone as beside a candidate. Where not, something else than the two was measured.
 
-`BaselineProbe` times it alone, before the candidate is built and after its row: a layer may slow others for good. A row is
-unclear where the two differ by more than a tenth, or where the baseline took far longer by turns with the candidate than alone.
+A layer may slow others while they take turns, and for good. So `BaselineProbe` times baselines alone, before the candidate is
+built and after its row. What is not the same as beside the candidate becomes a `Doubt`, by which the ratio's interval widens:
+"faster" must hold against the quickest that the baseline was, "slower" against its slowest.
 `compare_with_own_rows` looks at the end of a run at rows in which the baseline was the candidate itself.
 """
 
@@ -15,21 +16,18 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from pytest_ecornn.measurement.clocks import Timer
-from pytest_ecornn.measurement.measurement import Arm, Timeable, gc_disabled
-from pytest_ecornn.measurement.pool import InputPool
-from pytest_ecornn.results.formatting import duration
-from pytest_ecornn.results.rows import Row, Timing
-from pytest_ecornn.verification.guards.background import ThreadGuard
-from pytest_ecornn.verification.verification import Candidate
+from pytest_ecornn.measurement.clocks import CudaGraphTimer, Timer, WallTimer
+from pytest_ecornn.measurement.measurement import Timeable, gc_disabled
+from pytest_ecornn.results.rows import Doubt, Row, Timing
+from pytest_ecornn.results.statistics import Ratio, median_interval, verdict
 
-MOST_CHANGED = 1.1
-MOST_BESIDE = 1.5  # by turns: a candidate's caches and sleeping threads are in the way
+PLACES = 0.1  # by which graphs may differ that were captured at other times: a short call's time changes with its addresses
 _BLOCKS, _FEW, _FEWEST = 8, 4, 2
 _SHARE = 0.01  # of a row's budget, for each time that a baseline is timed
-_TIMES = 3  # it is timed afterwards, where it seems to have changed: a disturbance ends, what a layer left behind does not
+_PATIENCE = 3.0  # of these, where it is noisy
+_TIMES = 3  # it is timed afterwards, where it differs: a disturbance ends, what a layer left behind does not
 _TIMES_ITS_OWN = 2.0  # what it takes in a row of its own
-_COLUMNS = ("timing", "replay")
+_MARGINS = {"timing": WallTimer.equivalence_margin, "replay": CudaGraphTimer.equivalence_margin}  # by a row's column
 
 
 @dataclass(frozen=True)
@@ -42,105 +40,96 @@ class Alone:
     def median(self) -> float:
         return float(np.median(self.samples_us))
 
-    @property
-    def middle(self) -> tuple[float, float]:
-        """Bounds of the middle half of the blocks; of all of them, where they are few."""
-        outside = 0.25 if len(self.samples_us) >= _BLOCKS else 0.0
-        low, high = np.quantile(self.samples_us, (outside, 1 - outside))
-        return float(low), float(high)
+    def is_steady(self, margin: float) -> bool:
+        """Whether the interval of the median is narrow enough to tell whether others are the same."""
+        _, low, high = median_interval(self.samples_us)
+        return high <= (1 + margin) * low
 
-    def ratio_to(self, before: Alone) -> float:
-        """How many times as long as before; 1 where the middle halves of the blocks do not lie so far apart."""
-        (low, high), (first, last) = self.middle, before.middle
-        is_changed = low > MOST_CHANGED * last or MOST_CHANGED * high < first
-        return self.median / before.median if is_changed else 1.0
+    def doubts(self, cause: str, beside_us: float, margin: float) -> list[Doubt]:
+        """The doubt about a baseline that took so long beside a candidate; none where that is the same, within the margin."""
+        ratio = Ratio(*(time / beside_us for time in median_interval(self.samples_us)))
+        return [] if verdict(ratio, margin) == "same" else [Doubt(cause, ratio.ratio, ratio.low, ratio.high)]
 
 
 class BaselineProbe:
-    """Times the baselines of one row alone. It is made before the row's candidate is built.
+    """Times the baselines of one column of a row alone. It is made before the row's candidate is built.
 
-    The memory that blocks of calls take is freed in between.
+    margin: by how much times alone before may differ from those beside the candidate; the clock's, unless given.
     """
 
-    def __init__(self, baselines: Sequence[Candidate], pool: InputPool, clock: Timer, threads: ThreadGuard, budget: float):
-        self._arms = [Arm(baseline, pool, threads=threads) for baseline in baselines]
-        self._clock, self._seconds = clock, _SHARE * budget
-        with self._at_rest():
-            for arm in self._arms:
+    def __init__(self, arms: Sequence[Timeable], clock: Timer, budget: float, margin: float = 0.0):
+        self._clock, self._seconds, self._margin = clock, _SHARE * budget, margin or clock.equivalence_margin
+        with _at_rest(arms):
+            for arm in arms:
                 arm.calibrate(clock)
-            self._before = [self._quickest(arm) for arm in self._arms]
-        self._arms = [Arm(arm.candidate, pool, arm.seconds, arm.calls, arm.warmup_calls, threads=threads) for arm in self._arms]
+            self._before = {arm.candidate.name: self._quickest(arm) for arm in arms}
+        self._after: dict[str, list[Doubt]] = {}
 
-    def doubts(self, beside: Sequence[Timeable]) -> dict[str, str]:
-        """Why verdicts on a baseline are unclear, by its name. beside: the same baselines, as they took turns."""
-        doubts = {}
-        for arm, before, turns in zip(self._arms, self._before, beside, strict=True):
-            name, after = arm.candidate.name, self._after(arm, before)
-            if (ratio := after.ratio_to(before)) != 1.0:
-                doubts[name] = f"{name} took {ratio:.2f} times as long after the candidate was built and timed as before"
-            elif (ratio := _beside(turns.samples_us, before, after)) > MOST_BESIDE:
-                doubts[name] = f"{name} took {ratio:.2f} times as long by turns with the candidate as alone"
-        return doubts
+    def doubts(self, beside: Timeable) -> list[Doubt]:
+        """The doubts so far. beside: the baseline as it took turns with the candidate."""
+        name, beside_us = beside.candidate.name, float(np.median(beside.samples_us))
+        before = self._before[name].doubts("before", beside_us, self._margin) if name in self._before else []
+        return [*before, *self._after.get(name, ())]
 
-    def _after(self, arm: Arm, before: Alone) -> Alone:
-        with self._at_rest():
-            for _ in range(_TIMES):
-                after = self._time(arm)
-                if after.ratio_to(before) == 1.0:
-                    break
-        return after
+    def time_after(self, beside: Sequence[Timeable]) -> None:
+        """Times the baselines that took turns with the candidate once more."""
+        with _at_rest(beside):
+            self._after = {arm.candidate.name: self._doubts_after(arm) for arm in beside}
 
-    @contextmanager
-    def _at_rest(self) -> Iterator[None]:
-        """Sets the conditions of a column's measurement, but without a search for garbage first.
+    def _doubts_after(self, beside: Timeable) -> list[Doubt]:
+        """None as soon as it takes as long as beside the candidate."""
+        samples_us, beside_us = list[float](), float(np.median(beside.samples_us))
+        for _ in range(_TIMES):
+            alone = self._time(beside)
+            if not alone.doubts("after", beside_us, self._clock.equivalence_margin):
+                return []
+            samples_us += alone.samples_us
+        return Alone(samples_us).doubts("after", beside_us, self._clock.equivalence_margin)
 
-        That search takes longer than the blocks.
-        """
-        training = any(arm.candidate.case.training for arm in self._arms)
-        with gc_disabled(is_collected_first=False), torch.set_grad_enabled(training):
-            yield
-
-    def _quickest(self, arm: Arm) -> Alone:
+    def _quickest(self, arm: Timeable) -> Alone:
         """Returns the quicker of two timings in a row: a short disturbance is over by the second."""
         start, first = perf_counter(), self._time(arm)
-        if perf_counter() - start > self._seconds:
+        if perf_counter() - start > _PATIENCE * self._seconds:
             return first
         return min(first, self._time(arm), key=lambda alone: alone.median)
 
-    def _time(self, arm: Arm) -> Alone:
-        """Eight blocks, or four where these take all the time that there is, or two where these take four times as much."""
-        arm.samples_us.clear()
-        start = perf_counter()
-        while len(arm.samples_us) < _BLOCKS:
+    def _time(self, arm: Timeable) -> Alone:
+        """Eight blocks and more while they are noisy; four where these take all the time that there is, or two.
+
+        The memory that the calls take is freed afterwards.
+        """
+        arm, start = arm.fresh(), perf_counter()
+        while True:
             arm.block(self._clock, is_settled=bool(arm.samples_us))
-            spent, done = perf_counter() - start, len(arm.samples_us)
-            if (done >= _FEW and spent > self._seconds) or (done >= _FEWEST and spent > _FEW * self._seconds):
-                break
-        return Alone(list(arm.samples_us))
+            alone, spent = Alone(arm.samples_us), perf_counter() - start
+            is_steady, done = alone.is_steady(self._clock.equivalence_margin), len(arm.samples_us)
+            limit = self._seconds if is_steady else _PATIENCE * self._seconds
+            is_over = (done >= _FEW and spent > limit) or (done >= _FEWEST and spent > _FEW * limit)
+            if is_over or (done >= _BLOCKS and is_steady):
+                return alone
 
 
-def _beside(samples_us: Sequence[float], before: Alone, after: Alone) -> float:
-    """How many times as long as alone, at least."""
-    return Alone(list(samples_us)).middle[0] / max(alone.middle[1] for alone in (before, after))
+@contextmanager
+def _at_rest(arms: Sequence[Timeable]) -> Iterator[None]:
+    """Sets the conditions of a column's measurement, but without a search for garbage first.
 
-
-def apply_doubts(doubts: dict[str, str], timing: Timing | None) -> None:
-    """Makes the verdicts on doubtful baselines unclear, with the reason."""
-    for ratio in timing.against if timing else ():
-        if ratio.baseline in doubts:
-            ratio.make_doubtful(doubts[ratio.baseline])
+    That search takes longer than the blocks.
+    """
+    training = any(arm.candidate.case.training for arm in arms)
+    with gc_disabled(is_collected_first=False), torch.set_grad_enabled(training):
+        yield
 
 
 def compare_with_own_rows(rows: Iterable[Row]) -> None:
-    """Makes verdicts unclear, with the reason, whose baseline took twice what it took where it was the candidate itself."""
+    """Doubts the ratios to a baseline that took twice what it took where it was the candidate itself, and judges them anew."""
     rows = list(rows)
-    for column in _COLUMNS:
+    for column, margin in _MARGINS.items():
         for row, timing in _timed(rows, column):
             for ratio in timing.against:
                 own_us = [own.time_us for other, own in _timed(rows, column) if _is_own_row(other, row, ratio.baseline)]
                 if own_us and ratio.time_us > _TIMES_ITS_OWN * min(own_us):
-                    here, alone = duration(ratio.time_us), duration(min(own_us))
-                    ratio.make_doubtful(f"{ratio.baseline} took {here} here and {alone} in its own row")
+                    times = min(own_us) / ratio.time_us
+                    ratio.add_doubts([Doubt("own row", times, times, times)], margin)
 
 
 def _timed(rows: list[Row], column: str) -> Iterator[tuple[Row, Timing]]:

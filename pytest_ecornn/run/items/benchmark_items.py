@@ -9,7 +9,7 @@ from pytest_ecornn.contract import Unsupported
 from pytest_ecornn.measurement import capture, clocks, cost_bounds
 from pytest_ecornn.measurement.columns import TimingColumn
 from pytest_ecornn.measurement.measurement import Arm, freeze_living
-from pytest_ecornn.measurement.noise.baselines import BaselineProbe, apply_doubts
+from pytest_ecornn.measurement.noise.baselines import PLACES, BaselineProbe
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results.rows import Row, Timing
@@ -39,7 +39,9 @@ class BenchmarkItem(NamedCaseItem):
         pool, names = InputPool(self.case), [one.name for one in baselines]
         self.session.process.set_current_work(self.found.name, self.case, names, is_timed=True)
         with self.session.lock.exclusive():
-            probe = BaselineProbe(baselines, pool, clock, threads, self.session.options.budget)
+            alone = [Arm(one, pool, threads=threads) for one in baselines]
+            probe, replay_probe = BaselineProbe(alone, clock, self.session.options.budget), self._replay_probe(alone)
+            del alone
         self.session.process.set_current_work(self.found.name, self.case)
         lock = self.session.lock.exclusive if self.found.cls.times_in_build else self.session.lock.shared
         with lock(), self._global_state_unchanged():
@@ -47,7 +49,7 @@ class BenchmarkItem(NamedCaseItem):
             cost_bounds.checked(candidate)
         self.session.process.set_current_work(self.found.name, self.case, names, is_timed=True)
         arms = [Arm(one, pool, threads=threads) for one in (candidate, *baselines)]
-        called, replayed = TimingColumn(arms, clock, self.session.confidence), None
+        called, replayed = TimingColumn(arms, clock, self.session.confidence, probe), None
         with self.session.lock.exclusive():
             self.session.ceilings(self.case.device)
             with self._global_state_unchanged():
@@ -57,15 +59,13 @@ class BenchmarkItem(NamedCaseItem):
                 raise self.failure("threads: expected them to rest after a call, but a core is busy")
             peak_bytes, host_us = arms[0].peak_bytes(), arms[0].host_us(clock)
             if self.case.device.startswith("cuda"):
-                replayed, missing = self._replayed(arms)
+                replayed, missing = self._replayed(arms, replay_probe)
                 notes = [*notes, *missing]
-            columns, doubts = [called, replayed] if replayed else [called], probe.doubts(arms[1:])
+            columns = [called, replayed] if replayed else [called]
             ceilings = self._ceilings(columns)
         self._verify_kept(columns)
         row.timing = self._check_roofline(called.timing(ceilings, peak_bytes, host_us), ceilings)
         row.replay = self._check_roofline(replayed.timing(ceilings), ceilings) if replayed else None
-        apply_doubts(doubts, row.timing)
-        apply_doubts(doubts, row.replay)
         row.notes = "; ".join(filter(None, [candidate.implementation.notes(), *notes]))
 
     def baselines(self) -> tuple[list[Candidate], list[str]]:
@@ -85,12 +85,20 @@ class BenchmarkItem(NamedCaseItem):
         for change in (*kept.changes, *tools.changes):
             raise self.failure(change)
 
-    def _replayed(self, arms: list[Arm]) -> tuple[TimingColumn | None, list[str]]:
+    def _replay_probe(self, arms: list[Arm]) -> BaselineProbe | None:
+        """The device-only times of calibrated arms alone, by graphs that are gone before the candidate's are captured."""
+        if not self.case.device.startswith("cuda"):
+            return None
+        graphs = [graph for arm in arms for graph in capture.graph_arms([arm])[0]]
+        clock, budget = clocks.CudaGraphTimer(self.case.device), self.session.options.budget
+        return BaselineProbe(graphs, clock, budget, PLACES)
+
+    def _replayed(self, arms: list[Arm], probe: BaselineProbe | None) -> tuple[TimingColumn | None, list[str]]:
         """The device-only column, measured, or None; and what it lacks."""
         graphs, missing = capture.graph_arms(arms)
         if not graphs:
             return None, missing
-        column = TimingColumn(graphs, clocks.CudaGraphTimer(self.case.device), self.session.confidence)
+        column = TimingColumn(graphs, clocks.CudaGraphTimer(self.case.device), self.session.confidence, probe)
         column.measure(self.session.options.budget, self.pairs)
         return column, missing
 

@@ -1,4 +1,4 @@
-"""A baseline's time before a candidate is built and after its row: what lasts is told, and noise is not."""
+"""A baseline's times without its candidate: what differs widens the ratio's interval, by so much and no more."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import pytest
 from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.measurement.measurement import Arm
-from pytest_ecornn.measurement.noise import baselines
 from pytest_ecornn.measurement.noise.baselines import Alone, BaselineProbe
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reporting import answer
-from pytest_ecornn.results.rows import BaselineRatio, Timing
+from pytest_ecornn.results.rows import BaselineRatio, Doubt
 from pytest_ecornn.selfcheck._correct_layers import Loop
 from pytest_ecornn.verification.guards.background import ThreadGuard
 from pytest_ecornn.verification.verification import Candidate
@@ -22,38 +21,85 @@ CASE = Case(cell="gru", steps=4, batch=2, hidden_size=8)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "ratio"),
+    ("alone", "ratio"),
     [
-        ([10.0] * 8, [13.4] * 8, 1.34),
-        ([10.0] * 8, [10.9] * 8, 1.0),
-        ([10.0] * 8, [8.0] * 8, 0.8),
-        ([10.0, 14.0] * 4, [12.0, 15.0] * 4, 1.0),
-        ([10.0] * 7 + [90.0], [13.0] * 8, 1.3),
-        ([10.0, 20.0], [15.0, 16.0], 1.0),
+        ([13.4] * 8, 1.34),
+        ([10.4] * 8, None),
+        ([10.6] * 8, 1.06),
+        ([8.0] * 8, 0.8),
+        ([10.0] * 19 + [90.0], None),
+        ([9.0, 11.0] * 4, 1.0),
     ],
+    ids=["slower", "within the margin", "beyond the margin", "quicker", "one outlier", "too noisy to tell"],
 )
-def test_only_blocks_that_lie_apart_differ(before: list[float], after: list[float], ratio: float) -> None:
-    assert Alone(after).ratio_to(Alone(before)) == pytest.approx(ratio)
+def test_what_is_not_the_same_as_beside_the_candidate_is_a_doubt(alone: list[float], ratio: float | None) -> None:
+    doubts = Alone(alone).doubts("before", 10.0, 0.05)
+    assert [one.ratio for one in doubts] == ([] if ratio is None else [pytest.approx(ratio)])
+    assert all(one.low <= one.ratio <= one.high for one in doubts)
+
+
+def test_a_baseline_that_a_candidate_slows_for_good_was_quicker_before() -> None:
+    baseline = Candidate.build("loop", Loop, CASE)
+    arm, own = Arm(baseline, InputPool(CASE), threads=ThreadGuard()), baseline.layer
+    probe = BaselineProbe([arm], WallTimer(), budget=1.0)
+    baseline.layer = lambda *given: (time.sleep(0.01), own(*given))[1]
+    beside = Arm(baseline, InputPool(CASE), calls=1, threads=ThreadGuard())
+    for _ in range(3):
+        beside.block(WallTimer(), is_settled=False)
+    probe.time_after([beside])
+    doubt = probe.doubts(beside)[0]
+    assert doubt.cause == "before"
+    assert doubt.high < 0.9
+
+
+def test_a_baseline_that_a_candidate_slows_while_they_take_turns_is_quicker_before_and_after() -> None:
+    baseline = Candidate.build("loop", Loop, CASE)
+    probe = BaselineProbe([Arm(baseline, InputPool(CASE), threads=ThreadGuard())], WallTimer(), budget=1.0)
+    beside = Arm(baseline, InputPool(CASE), calls=10, samples_us=[1e7] * 8, threads=ThreadGuard())
+    probe.time_after([beside])
+    doubts = probe.doubts(beside)
+    assert [one.cause for one in doubts] == ["before", "after"]
+    assert all(one.high < 0.9 for one in doubts)
+
+
+def ratio(low: float, high: float, *doubts: Doubt) -> BaselineRatio:
+    middle = (low * high) ** 0.5
+    found = BaselineRatio("loop", 1.0, middle, low, high, "unclear", [1.0] * 8)
+    found.add_doubts(doubts, 0.05)
+    return found
+
+
+QUICKER, SLOWER = Doubt("after", 0.72, 0.71, 0.73), Doubt("before", 1.4, 1.35, 1.45)
 
 
 @pytest.mark.parametrize(
-    ("later_seconds", "samples_us", "doubt"),
-    [(0.01, [1.0] * 3, "times as long after the candidate was built"), (0.0, [1e7] * 8, "times as long")],
-    ids=["it has become slower", "by turns alone"],
+    ("low", "high", "doubt", "expected"),
+    [
+        (0.0057, 0.0073, QUICKER, "faster"),
+        (0.6, 0.66, QUICKER, "faster"),
+        (0.8, 0.85, QUICKER, "unclear"),
+        (0.97, 1.03, QUICKER, "unclear"),
+        (1.2, 1.25, QUICKER, "slower"),
+        (1.2, 1.25, SLOWER, "unclear"),
+        (1.6, 1.7, SLOWER, "slower"),
+        (0.8, 0.85, SLOWER, "faster"),
+    ],
 )
-def test_a_baseline_that_is_slow_is_doubted(later_seconds: float, samples_us: list[float], doubt: str) -> None:
-    baseline = Candidate.build("loop", Loop, CASE)
-    probe = BaselineProbe([baseline], InputPool(CASE), WallTimer(), ThreadGuard(), budget=1.0)
-    own = baseline.layer
-    baseline.layer = lambda *given: (time.sleep(later_seconds), own(*given))[1]
-    assert doubt in probe.doubts([Arm(baseline, InputPool(CASE), samples_us=samples_us)])["loop"]
+def test_faster_holds_against_the_quickest_and_slower_against_the_slowest(
+    low: float, high: float, doubt: Doubt, expected: str
+) -> None:
+    found = ratio(low, high, doubt)
+    assert found.verdict == expected
+    assert found.doubts == [doubt]
+    assert found.doubt == doubt.describe("loop")
+    assert "0.72 (0.71 to 0.73) times as long alone after" in QUICKER.describe("loop")
 
 
-def test_a_doubted_verdict_is_unclear_and_nothing_is_bold() -> None:
-    against = BaselineRatio("loop", 1.0, 0.5, 0.49, 0.51, "faster", [1.0] * 8)
-    timing = Timing(0.5, 0.49, 0.51, [0.5], 1, "", [against], 0, None, 1, 1, 1, 1, 0, 0)
-    baselines.apply_doubts({"loop": "loop took 1.34 times as long"}, timing)
-    assert (against.verdict, against.doubt) == ("unclear", "loop took 1.34 times as long")
-    baselines.apply_doubts({"loop": "never"}, None)
-    entrant = answer.Entrant("mine", 0.5, 0.49, 0.51, (against,))
+def test_doubts_of_several_causes_widen_both_ends_once() -> None:
+    found = ratio(1.0, 1.0, QUICKER, SLOWER, QUICKER)
+    assert (found.low, found.high) == (pytest.approx(1 / 1.45), pytest.approx(1 / 0.71))
+
+
+def test_of_a_doubted_ratio_nothing_is_bold() -> None:
+    entrant = answer.Entrant("mine", 0.8, 0.79, 0.81, (ratio(0.79, 0.81, QUICKER),))
     assert not answer._is_slower(answer.Entrant("loop", 1.0, 0.9, 1.1), entrant)

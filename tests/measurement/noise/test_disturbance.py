@@ -398,11 +398,17 @@ class TestBaselineInItsOwnRow:
         return rows, against
 
     @pytest.mark.parametrize("kind", ["benchmark", "control"])
-    def test_a_baseline_that_took_over_twice_as_long_here_makes_the_verdict_unclear(self, kind: str) -> None:
-        rows, against = self.rows(499.0, kind)
-        assert (against.verdict, against.doubt) == ("unclear", "base took 1.00 ms here and 499 us in its own row")
-        assert f"unclear: a {CASES[0]}: {against.doubt}" in summary_lines(rows, set())
-        assert against.doubt in markdown.render(sample_run(), rows, set())
+    def test_a_verdict_has_to_hold_against_a_baseline_that_took_half_as_long_in_its_own_row(self, kind: str) -> None:
+        rows, against = self.rows(102.0, kind)
+        words = "base took 0.102 times as long in its own row as beside the candidate"
+        assert (against.verdict, against.doubt) == ("unclear", words)
+        assert f"unclear: a {CASES[0]}: {words}" in summary_lines(rows, set())
+        assert words in markdown.render(sample_run(), rows, set())
+
+    def test_what_is_faster_than_its_own_row_too_stays_so(self) -> None:
+        rows, against = self.rows(499.0)
+        assert (against.verdict, against.high) == ("faster", pytest.approx(0.102 / 0.499))
+        assert not any(line.startswith("unclear") for line in summary_lines(rows, set()))
 
     @pytest.mark.parametrize(("own_us", "case"), [(501.0, CASES[0]), (10_000.0, CASES[0]), (1.0, CASES[1])])
     def test_any_other_and_another_cases_row_keep_it(self, own_us: float, case: str) -> None:
