@@ -10,16 +10,16 @@ from pytest_ecornn.measurement import cost_bounds, roofline
 from pytest_ecornn.measurement.clocks import SettingsClock, Timer
 from pytest_ecornn.measurement.measurement import Timeable, measure
 from pytest_ecornn.measurement.noise.baselines import BaselineProbe
-from pytest_ecornn.measurement.noise.bounds import TimedBlockBounds, is_disturbed
+from pytest_ecornn.measurement.noise.bounds import is_disturbed
 from pytest_ecornn.measurement.noise.watch import Watch
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results import statistics
 from pytest_ecornn.results.rows import BaselineRatio, Disturbance, Timing
-from pytest_ecornn.results.statistics import CONFIDENCE, Ratio
+from pytest_ecornn.results.statistics import CONFIDENCE, MIN_PAIRS, Ratio
 from pytest_ecornn.system.sensors import GpuTelemetry
 from pytest_ecornn.verification.comparison import TensorCheck
 
-_SHORT = 0.3  # of a block's calls, once others disturb
+_SHORT = 0.3  # of a block's calls, once others disturb or the host wanders
 
 
 class TimingColumn:
@@ -43,32 +43,44 @@ class TimingColumn:
         end = perf_counter() + budget
 
         def is_decided() -> bool:
-            against = self._per_baseline(self._watch.disturbance())
+            against = self._per_baseline()
             return all(statistics.is_conclusive(one.verdict) and len(one.samples_us) >= pairs for one in against)
 
-        self._measure(budget, is_decided)
-        if self._probe:
-            self._probe.time_after(self._arms[1:])
-            if (left := end - perf_counter()) > 0 and not is_decided():
-                self._measure(left, is_decided)
+        with self._watch as clock:
+            self._measure(clock, budget, is_decided)
+            if self._probe:
+                times_us = [one.time_us for one in self._per_baseline()]
+                self._probe.time_after(self._arms[1:], times_us)
+                if (left := end - perf_counter()) > 0 and not is_decided():
+                    self._measure(clock, left, is_decided)
 
     def measure_full_budget(self, budget: float) -> Ratio:
         """Measures for all of the budget. Returns the ratio of the candidate to its first baseline."""
-        self._measure(budget, lambda: False)
-        blocks, baseline = (self._blocks(arm, self._watch.disturbance()) for arm in self._arms[:2])
+        with self._watch as clock:
+            self._measure(clock, budget, lambda: False)
+        blocks, baseline = (self._watch.bounds(arm, self._watch.disturbance()) for arm in self._arms[:2])
         return blocks.ratio_to(baseline, self._confidence)
 
-    def _measure(self, budget: float, is_decided: Callable[[], bool]) -> None:
-        with self._watch as clock:
-            measure(self._arms, SettingsClock(clock), budget, is_decided, self._after_round, self._watch.after_block)
+    def _measure(self, clock: Timer, budget: float, is_decided: Callable[[], bool]) -> None:
+        measure(self._arms, SettingsClock(clock), budget, is_decided, self._after_round, self._watch.after_block)
 
     def _after_round(self) -> None:
-        """A short block is more likely than a long one to end before another process takes its processor."""
+        """Shortens blocks once: a short one is likelier to end before another process takes its processor.
+
+        Where the host's speed comes in spells, two short blocks are likelier than long ones to fall into the same.
+        """
         self._sensors.sample()
-        if not self._has_short_blocks and is_disturbed(self._watch.disturbance()):
+        if not self._has_short_blocks and (is_disturbed(self._watch.disturbance()) or self._is_wandering()):
             self._has_short_blocks = True
             for arm in self._arms:
                 arm.calls = max(1, round(arm.calls * _SHORT))
+
+    def _is_wandering(self) -> bool:
+        """Whether pairs differ by more than what counts as the same."""
+        samples = [arm.samples_us for arm in self._arms[:2]]
+        if len(samples) < 2 or len(samples[0]) < MIN_PAIRS:
+            return False
+        return statistics.pair_noise(*samples) > self._clock.equivalence_margin
 
     def verify(self) -> list[TensorCheck]:
         """The candidate's kept calls against the reference."""
@@ -79,28 +91,27 @@ class TimingColumn:
         arm, case = self._arms[0], self._arms[0].candidate.case
         found, waits = self._watch.disturbance(), self._watch.waits(arm)
         cost = cost_bounds.checked(arm.candidate)
-        time_us, low, high = self._blocks(arm, found).interval()
+        time_us, low, high = self._watch.bounds(arm, found).interval()
         gb_per_s, gflop_per_s = roofline.achieved(cost, time_us)
         floor = roofline.floor_us(case, valid_steps(case), ceilings)
         return Timing(
-            time_us, low, high, arm.samples_us, arm.calls, self._clock.name, self._per_baseline(found), arm.candidate.build_ms,
+            time_us, low, high, arm.samples_us, arm.calls, self._clock.name, self._per_baseline(), arm.candidate.build_ms,
             peak_bytes, cost.bytes, cost.operations, gb_per_s, gflop_per_s, floor, floor / time_us, host_us,
             self._sensors.summary(), list(waits.lost), list(waits.delayed), found,
         )  # fmt: skip
 
-    def _per_baseline(self, found: Disturbance | None) -> list[BaselineRatio]:
+    def _per_baseline(self) -> list[BaselineRatio]:
+        """The ratios so far, with what the machine's load is known to have cost."""
+        found = self._watch.disturbance()
         return [self._compared(arm, found) for arm in self._arms[1:]]
 
     def _compared(self, baseline: Timeable, found: Disturbance | None) -> BaselineRatio:
-        blocks, others = self._blocks(self._arms[0], found), self._blocks(baseline, found)
+        blocks, others = (self._watch.bounds(arm, found) for arm in (self._arms[0], baseline))
         ratio, waits = blocks.ratio_to(others, self._confidence), self._watch.waits(baseline)
         against = BaselineRatio(
             baseline.candidate.name, others.interval()[0], ratio.ratio, ratio.low, ratio.high, "unclear",
             list(baseline.samples_us), list(waits.lost), list(waits.delayed),
         )  # fmt: skip
-        against.add_doubts(self._probe.doubts(baseline) if self._probe else [], self._clock.equivalence_margin)
+        doubts = self._probe.doubts(against.baseline, against.time_us) if self._probe else []
+        against.add_doubts(doubts, self._clock.equivalence_margin)
         return against
-
-    def _blocks(self, arm: Timeable, found: Disturbance | None) -> TimedBlockBounds:
-        waits = self._watch.waits(arm)
-        return TimedBlockBounds.of(arm.samples_us, waits.lost, waits.delayed, found)

@@ -1,4 +1,7 @@
-"""Times implementations against each other: alternating blocks, fresh contents on every call, results checked in secret.
+"""Times implementations against each other: blocks in turn, fresh contents on every call, results checked in secret.
+
+Each round's order is drawn, so that no layer knows whose turn is next. In a fixed one, A B B A, neighbouring pairs have blocks
+side by side. Where the host's speed comes in spells, such pairs are off together, but an interval takes them as independent.
 
 The calls after another implementation's measure that one's caches, memory and sleeping threads, so the first calls of a block
 that follows another's are not timed. No two calls have the same contents, so no result can be remembered, and a call's contents
@@ -33,6 +36,7 @@ from pytest_ecornn.verification.verification import Candidate
 BLOCK_SECONDS = 5e-3
 WARMUP_SECONDS = 8e-3  # of untimed calls before a block that follows another's, one at least
 _HOST_CALLS = 20
+_ORDER = secrets.SystemRandom()
 _MAX_ROUND_BUDGETS = 4.0  # budgets that MIN_PAIRS rounds may take; beyond, MIN_ROUNDS have to do
 MIN_ROUNDS = 3
 
@@ -147,13 +151,13 @@ def measure(
     after_round: Callable[[], None] = lambda: None,
     after_block: Callable[[Timeable], None] = lambda arm: None,
 ) -> None:
-    """Adds samples to the arms, A B C C B A, until `is_decided` or the budget of seconds is spent."""
+    """Adds a sample to each arm a round, in an order that is drawn, until `is_decided` or the budget of seconds is spent."""
     with gc_disabled(), torch.set_grad_enabled(arms[0].candidate.case.training):
         for arm in arms:
             arm.calibrate(clock)
         start, last = perf_counter(), None
         for number in count(1):
-            for arm in arms if number % 2 else reversed(arms):
+            for arm in _ORDER.sample(arms, len(arms)):
                 arm.block(clock, is_settled=arm is last)
                 after_block(arm)
                 last = arm

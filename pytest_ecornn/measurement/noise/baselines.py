@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
+from math import inf
 from time import perf_counter
 
 import numpy as np
@@ -18,13 +20,16 @@ import torch
 
 from pytest_ecornn.measurement.clocks import CudaGraphTimer, Timer, WallTimer
 from pytest_ecornn.measurement.measurement import Timeable, gc_disabled
+from pytest_ecornn.measurement.noise.bounds import TimedBlockBounds
+from pytest_ecornn.measurement.noise.watch import Watch
 from pytest_ecornn.results.rows import Doubt, Row, Timing
 from pytest_ecornn.results.statistics import Ratio, median_interval, verdict
 
 PLACES = 0.1  # by which graphs may differ that were captured at other times: a short call's time changes with its addresses
 _BLOCKS, _FEW, _FEWEST = 8, 4, 2
+_GROUPS = 16
 _SHARE = 0.01  # of a row's budget, for each time that a baseline is timed
-_PATIENCE = 3.0  # of these, where it is noisy
+_PATIENCE = 5.0  # of these, where it is noisy
 _TIMES = 3  # it is timed afterwards, where it differs: a disturbance ends, what a layer left behind does not
 _TIMES_ITS_OWN = 2.0  # what it takes in a row of its own
 _MARGINS = {"timing": WallTimer.equivalence_margin, "replay": CudaGraphTimer.equivalence_margin}  # by a row's column
@@ -32,23 +37,37 @@ _MARGINS = {"timing": WallTimer.equivalence_margin, "replay": CudaGraphTimer.equ
 
 @dataclass(frozen=True)
 class Alone:
-    """Blocks of a baseline that nothing else took turns with, in microseconds of a call."""
+    """Time of a call of a baseline that nothing else took turns with, in microseconds: the median with its interval."""
 
-    samples_us: list[float]
+    median: float
+    low: float
+    high: float
 
-    @property
-    def median(self) -> float:
-        return float(np.median(self.samples_us))
+    @classmethod
+    def of(cls, blocks: TimedBlockBounds) -> Alone:
+        """Bounds the median of blocks, whatever others have cost.
+
+        Neighbours are alike where the host's speed comes in spells, so groups of them count.
+        """
+        middle, _, high = median_interval(_groups(blocks.most_us))
+        return cls(middle, median_interval(_groups(blocks.least_us))[1], high)
 
     def is_steady(self, margin: float) -> bool:
-        """Whether the interval of the median is narrow enough to tell whether others are the same."""
-        _, low, high = median_interval(self.samples_us)
-        return high <= (1 + margin) * low
+        """Whether the interval is narrow enough to tell whether others are the same."""
+        return self.high <= (1 + margin) * self.low
 
     def doubts(self, cause: str, beside_us: float, margin: float) -> list[Doubt]:
         """The doubt about a baseline that took so long beside a candidate; none where that is the same, within the margin."""
-        ratio = Ratio(*(time / beside_us for time in median_interval(self.samples_us)))
+        ratio = Ratio(*(time / beside_us for time in (self.median, self.low, self.high)))
         return [] if verdict(ratio, margin) == "same" else [Doubt(cause, ratio.ratio, ratio.low, ratio.high)]
+
+
+def _groups(times_us: Sequence[float]) -> list[float]:
+    """The medians of groups of neighbours, all of one size."""
+    size = max(1, len(times_us) // _GROUPS)
+    groups = np.asarray(times_us[len(times_us) % size :], dtype=np.float64).reshape(-1, size)
+    medians: list[float] = np.median(groups, axis=1).tolist()
+    return medians
 
 
 class BaselineProbe:
@@ -58,55 +77,58 @@ class BaselineProbe:
     """
 
     def __init__(self, arms: Sequence[Timeable], clock: Timer, budget: float, margin: float = 0.0):
-        self._clock, self._seconds, self._margin = clock, _SHARE * budget, margin or clock.equivalence_margin
+        self._clock, self._seconds, self._own = clock, _SHARE * budget, clock.equivalence_margin
+        self._margin, self._after = margin or self._own, dict[str, Alone]()
         with _at_rest(arms):
             for arm in arms:
                 arm.calibrate(clock)
             self._before = {arm.candidate.name: self._quickest(arm) for arm in arms}
-        self._after: dict[str, list[Doubt]] = {}
 
-    def doubts(self, beside: Timeable) -> list[Doubt]:
-        """The doubts so far. beside: the baseline as it took turns with the candidate."""
-        name, beside_us = beside.candidate.name, float(np.median(beside.samples_us))
+    def doubts(self, name: str, beside_us: float) -> list[Doubt]:
+        """The doubts so far about a baseline that took so long beside the candidate."""
         before = self._before[name].doubts("before", beside_us, self._margin) if name in self._before else []
-        return [*before, *self._after.get(name, ())]
+        after = self._after[name].doubts("after", beside_us, self._own) if name in self._after else []
+        return [*before, *after]
 
-    def time_after(self, beside: Sequence[Timeable]) -> None:
-        """Times the baselines that took turns with the candidate once more."""
+    def time_after(self, beside: Sequence[Timeable], times_us: Sequence[float]) -> None:
+        """Times the baselines that took turns with the candidate, and so long, once more."""
         with _at_rest(beside):
-            self._after = {arm.candidate.name: self._doubts_after(arm) for arm in beside}
+            for arm, time_us in zip(beside, times_us, strict=True):
+                self._after[arm.candidate.name] = self._timed_after(arm, time_us)
 
-    def _doubts_after(self, beside: Timeable) -> list[Doubt]:
-        """None as soon as it takes as long as beside the candidate."""
-        samples_us, beside_us = list[float](), float(np.median(beside.samples_us))
+    def _timed_after(self, beside: Timeable, beside_us: float) -> Alone:
+        """Of several times together, or of one as soon as that is the same as beside the candidate."""
+        several = list[TimedBlockBounds]()
         for _ in range(_TIMES):
-            alone = self._time(beside)
-            if not alone.doubts("after", beside_us, self._clock.equivalence_margin):
-                return []
-            samples_us += alone.samples_us
-        return Alone(samples_us).doubts("after", beside_us, self._clock.equivalence_margin)
+            several.append(self._time(beside))
+            if not Alone.of(several[-1]).doubts("after", beside_us, self._own):
+                return Alone.of(several[-1])
+        return Alone.of(TimedBlockBounds.joined(several))
 
     def _quickest(self, arm: Timeable) -> Alone:
         """Returns the quicker of two timings in a row: a short disturbance is over by the second."""
-        start, first = perf_counter(), self._time(arm)
+        start, first = perf_counter(), Alone.of(self._time(arm))
         if perf_counter() - start > _PATIENCE * self._seconds:
             return first
-        return min(first, self._time(arm), key=lambda alone: alone.median)
+        return min(first, Alone.of(self._time(arm)), key=lambda alone: alone.median)
 
-    def _time(self, arm: Timeable) -> Alone:
+    def _time(self, arm: Timeable) -> TimedBlockBounds:
         """Eight blocks and more while they are noisy; four where these take all the time that there is, or two.
 
         The memory that the calls take is freed afterwards.
         """
         arm, start = arm.fresh(), perf_counter()
-        while True:
-            arm.block(self._clock, is_settled=bool(arm.samples_us))
-            alone, spent = Alone(arm.samples_us), perf_counter() - start
-            is_steady, done = alone.is_steady(self._clock.equivalence_margin), len(arm.samples_us)
-            limit = self._seconds if is_steady else _PATIENCE * self._seconds
-            is_over = (done >= _FEW and spent > limit) or (done >= _FEWEST and spent > _FEW * limit)
-            if is_over or (done >= _BLOCKS and is_steady):
-                return alone
+        watch = Watch(self._clock, [arm])
+        with watch as clock:
+            for done in count(1):
+                arm.block(clock, is_settled=done > 1)
+                watch.after_block(arm)
+                blocks, spent = watch.bounds(arm, watch.disturbance()), perf_counter() - start
+                is_steady = Alone.of(blocks).is_steady(self._own)
+                limit = self._seconds if is_steady else _PATIENCE * self._seconds
+                if (done >= _BLOCKS and is_steady) or spent > limit * (1 if done >= _FEW else _FEW if done >= _FEWEST else inf):
+                    break
+        return blocks
 
 
 @contextmanager

@@ -99,6 +99,13 @@ class TimedBlockBounds:
         bounds = [(time * (1 - _within(sure)), time * (1 - _at_most(share, outside))) for time, share, sure in shares]
         return cls([most for most, _ in bounds], [least for _, least in bounds])
 
+    @classmethod
+    def joined(cls, several: Sequence[TimedBlockBounds]) -> TimedBlockBounds:
+        """The blocks of several measurements."""
+        most_us = [us for one in several for us in one.most_us]
+        least_us = [us for one in several for us in one.least_us]
+        return cls(most_us, least_us, all(one.is_certain for one in several))
+
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
         """(median, low, high) of the time. Unless all blocks are certain, of the least doubtful ones, whatever the confidence.
 

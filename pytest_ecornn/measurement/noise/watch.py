@@ -15,7 +15,7 @@ from time import perf_counter, process_time
 
 from pytest_ecornn.measurement.clocks import Timer
 from pytest_ecornn.measurement.measurement import Timeable
-from pytest_ecornn.measurement.noise.bounds import CALM
+from pytest_ecornn.measurement.noise.bounds import CALM, TimedBlockBounds
 from pytest_ecornn.measurement.noise.waits import WatchedClock
 from pytest_ecornn.results.rows import Disturbance
 from pytest_ecornn.system.gpus.others import GpuOthers
@@ -67,6 +67,11 @@ class Watch:
 
     def waits(self, arm: Timeable) -> Waits:
         return next(waits for watched, waits in zip(self._arms, self._waits, strict=True) if watched is arm)
+
+    def bounds(self, arm: Timeable, disturbance: Disturbance | None) -> TimedBlockBounds:
+        """Bounds of the arm's blocks so far, with the disturbance of all."""
+        waits = self.waits(arm)
+        return TimedBlockBounds.of(arm.samples_us, waits.lost, waits.delayed, disturbance)
 
     def disturbance(self) -> Disturbance | None:
         """Returns the disturbance from the beginning until now; None where the system does not report it."""

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.measurement.measurement import Arm
 from pytest_ecornn.measurement.noise.baselines import Alone, BaselineProbe
+from pytest_ecornn.measurement.noise.bounds import TimedBlockBounds
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reporting import answer
 from pytest_ecornn.results.rows import BaselineRatio, Doubt
 from pytest_ecornn.selfcheck._correct_layers import Loop
 from pytest_ecornn.verification.guards.background import ThreadGuard
 from pytest_ecornn.verification.verification import Candidate
+from tests.helpers.reporting_samples import BUSY, QUIET
 
 CASE = Case(cell="gru", steps=4, batch=2, hidden_size=8)
+
+
+def certain(times_us: list[float]) -> TimedBlockBounds:
+    return TimedBlockBounds.of(times_us, [], [], QUIET)
 
 
 @pytest.mark.parametrize(
@@ -33,9 +40,23 @@ CASE = Case(cell="gru", steps=4, batch=2, hidden_size=8)
     ids=["slower", "within the margin", "beyond the margin", "quicker", "one outlier", "too noisy to tell"],
 )
 def test_what_is_not_the_same_as_beside_the_candidate_is_a_doubt(alone: list[float], ratio: float | None) -> None:
-    doubts = Alone(alone).doubts("before", 10.0, 0.05)
+    doubts = Alone.of(certain(alone)).doubts("before", 10.0, 0.05)
     assert [one.ratio for one in doubts] == ([] if ratio is None else [pytest.approx(ratio)])
     assert all(one.low <= one.ratio <= one.high for one in doubts)
+
+
+def test_what_others_may_have_cost_a_time_alone_is_in_its_interval() -> None:
+    """So a baseline that was as slow before, but beside other processes, bears out no "faster"."""
+    doubts = Alone.of(TimedBlockBounds.of([10.0] * 12, [0.4] * 12, [0.0] * 12, BUSY)).doubts("before", 10.0, 0.05)
+    assert doubts[0].low < 0.6
+
+
+def test_neighbours_that_are_alike_count_as_few() -> None:
+    """In each spell of eight blocks the host has another speed."""
+    speeds = np.random.default_rng(0).uniform(1.0, 2.0, 16)
+    spells, blocks = np.repeat(speeds, 8).tolist(), np.random.default_rng(1).uniform(1.0, 2.0, 128).tolist()
+    widths = [one.high / one.low for one in (Alone.of(certain(spells)), Alone.of(certain(blocks)))]
+    assert widths[0] > 1.3 > widths[1]
 
 
 def test_a_baseline_that_a_candidate_slows_for_good_was_quicker_before() -> None:
@@ -46,8 +67,9 @@ def test_a_baseline_that_a_candidate_slows_for_good_was_quicker_before() -> None
     beside = Arm(baseline, InputPool(CASE), calls=1, threads=ThreadGuard())
     for _ in range(3):
         beside.block(WallTimer(), is_settled=False)
-    probe.time_after([beside])
-    doubt = probe.doubts(beside)[0]
+    beside_us = float(np.median(beside.samples_us))
+    probe.time_after([beside], [beside_us])
+    doubt = probe.doubts("loop", beside_us)[0]
     assert doubt.cause == "before"
     assert doubt.high < 0.9
 
@@ -55,9 +77,9 @@ def test_a_baseline_that_a_candidate_slows_for_good_was_quicker_before() -> None
 def test_a_baseline_that_a_candidate_slows_while_they_take_turns_is_quicker_before_and_after() -> None:
     baseline = Candidate.build("loop", Loop, CASE)
     probe = BaselineProbe([Arm(baseline, InputPool(CASE), threads=ThreadGuard())], WallTimer(), budget=1.0)
-    beside = Arm(baseline, InputPool(CASE), calls=10, samples_us=[1e7] * 8, threads=ThreadGuard())
-    probe.time_after([beside])
-    doubts = probe.doubts(beside)
+    beside = Arm(baseline, InputPool(CASE), calls=10, threads=ThreadGuard())
+    probe.time_after([beside], [1e7])
+    doubts = probe.doubts("loop", 1e7)
     assert [one.cause for one in doubts] == ["before", "after"]
     assert all(one.high < 0.9 for one in doubts)
 
