@@ -101,7 +101,7 @@ def _show(given: argparse.Namespace) -> int:
         summary.print_reports(console, reports)
     else:
         (report,) = reports.values()
-        summary.print_summary(console, report.rows, report.run.settings)
+        summary.print_summary(console, report.rows, report.run.settings, command=report.run.command)
     return 0
 
 

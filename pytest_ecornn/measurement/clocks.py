@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from pytest_ecornn.results.statistics import EQUIVALENCE_MARGINS
 from pytest_ecornn.system import child_processes
 from pytest_ecornn.verification.calls import WrongResult
 from pytest_ecornn.verification.guards import ambient
@@ -53,7 +54,7 @@ class WallTimer:
     """Wall-clock time of calls that have finished when they return."""
 
     name = "wall clock"
-    equivalence_margin = 0.05
+    equivalence_margin = EQUIVALENCE_MARGINS["timing"]
 
     def time(self, calls: Sequence[Callable[[], Any]], *, now: Callable[[], float] = perf_counter) -> float:
         start = now()
@@ -73,7 +74,7 @@ class CudaEventTimer:
     """
 
     name = "CUDA events"
-    equivalence_margin = 0.05  # launches are as unsteady as the host is
+    equivalence_margin = EQUIVALENCE_MARGINS["timing"]  # launches are as unsteady as the host is
 
     def __init__(self, device: str):
         self._device = device
@@ -106,7 +107,7 @@ class CudaGraphTimer(CudaEventTimer):
     """Clock for replays of CUDA graphs, which the device runs without the host: it resolves a smaller difference."""
 
     name = "CUDA events, graph replay"
-    equivalence_margin = 0.015
+    equivalence_margin = EQUIVALENCE_MARGINS["replay"]
 
 
 def for_device(device: str) -> Timer:

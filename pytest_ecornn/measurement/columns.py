@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from time import perf_counter
 
 from pytest_ecornn.cases.contents import valid_steps
@@ -38,20 +39,21 @@ class TimingColumn:
     def measure(self, budget: float, pairs: int = 0) -> None:
         """Measures until every verdict is decided, from `pairs` pairs at least, or the budget of seconds is spent.
 
-        Then the baselines are timed alone; what that leaves undecided is measured for the rest of the budget.
+        Then the baselines are timed alone; what that leaves undecided, but not for good, is measured for the rest.
         """
         end = perf_counter() + budget
 
         def is_decided() -> bool:
-            against = self._per_baseline()
+            against = self.against()
             return all(statistics.is_conclusive(one.verdict) and len(one.samples_us) >= pairs for one in against)
 
         with self._watch as clock:
             self._measure(clock, budget, is_decided)
             if self._probe:
-                times_us = [one.time_us for one in self._per_baseline()]
+                times_us = [one.time_us for one in self.against()]
                 self._probe.time_after(self._arms[1:], times_us)
-                if (left := end - perf_counter()) > 0 and not is_decided():
+                margin, left = self._clock.equivalence_margin, end - perf_counter()
+                if left > 0 and not is_decided() and any(one.budget_factor(margin) < inf for one in self.against()):
                     self._measure(clock, left, is_decided)
 
     def measure_full_budget(self, budget: float) -> Ratio:
@@ -95,12 +97,12 @@ class TimingColumn:
         gb_per_s, gflop_per_s = roofline.achieved(cost, time_us)
         floor = roofline.floor_us(case, valid_steps(case), ceilings)
         return Timing(
-            time_us, low, high, arm.samples_us, arm.calls, self._clock.name, self._per_baseline(), arm.candidate.build_ms,
+            time_us, low, high, arm.samples_us, arm.calls, self._clock.name, self.against(), arm.candidate.build_ms,
             peak_bytes, cost.bytes, cost.operations, gb_per_s, gflop_per_s, floor, floor / time_us, host_us,
             self._sensors.summary(), list(waits.lost), list(waits.delayed), found,
         )  # fmt: skip
 
-    def _per_baseline(self) -> list[BaselineRatio]:
+    def against(self) -> list[BaselineRatio]:
         """The ratios so far, with what the machine's load is known to have cost."""
         found = self._watch.disturbance()
         return [self._compared(arm, found) for arm in self._arms[1:]]

@@ -13,6 +13,7 @@ from pytest_ecornn.reporting import (
     boundary_sizes,
     comparison_tables,
     gate_tables,
+    more_budget,
     report_columns,
     standing,
 )
@@ -108,7 +109,8 @@ def _certainty(run: RunInfo, rows: list[Row], summary: list[Answer], unproven: C
     own = run.score.one_line() if run.score else "no score on this machine (pytest --ecornn-selfcheck takes one)"
     counts = [answer_table.counts_line(summary)] if summary else []
     effort = certainty_lines(run.settings) if summary else []
-    lines = [*counts, *summary_lines(rows, unproven), *effort, f"the harness itself: {own}"]
+    longer = more_budget.lines(rows, unproven, run.settings, run.command)
+    lines = [*counts, *summary_lines(rows, unproven), *effort, *longer, f"the harness itself: {own}"]
     return "\n".join(["How sure this is:", "", *(f"- {escape(line)}" for line in lines)])
 
 

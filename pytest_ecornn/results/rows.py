@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
+from math import inf, log, log1p
 from typing import Any
 
 from pytest_ecornn.results import statistics
@@ -85,11 +86,29 @@ class BaselineRatio:
         self.doubt = "; ".join(filter(None, [self.doubt, *(one.describe(self.baseline) for one in doubts)]))
         self.doubts += doubts
 
+    def budget_factor(self, equivalence_margin: float) -> float:
+        """How many times the time measured would decide the verdict, as the blocks' interval narrows with its root.
+
+        inf where it would be unclear for good: by the baseline's other times, or since the ratio lies on the margin.
+        """
+        if not 0 < self.low <= self.ratio <= self.high < inf:
+            return inf
+        quickest, slowest = map(log, extremes(self.doubts))
+        half = (log(self.high / self.low) + quickest - slowest) / 2
+        low, high, bound = log(self.ratio) - slowest, log(self.ratio) - quickest, log1p(equivalence_margin)
+        room = max(-bound - high, low - bound, bound - max(high, -low))
+        return (half / room) ** 2 if room > 0 else inf
+
 
 def widened(ratio: Ratio, doubts: Sequence[Doubt]) -> Ratio:
     """The ratio with the interval to judge by: the high end is to the baseline's quickest time, the low end to its slowest."""
-    quickest, slowest = min([1.0, *(one.low for one in doubts)]), max([1.0, *(one.high for one in doubts)])
+    quickest, slowest = extremes(doubts)
     return Ratio(ratio.ratio, ratio.low / slowest, ratio.high / quickest)
+
+
+def extremes(doubts: Sequence[Doubt]) -> tuple[float, float]:
+    """The baseline's quickest and slowest time over its time beside the candidate."""
+    return min([1.0, *(one.low for one in doubts)]), max([1.0, *(one.high for one in doubts)])
 
 
 @dataclass

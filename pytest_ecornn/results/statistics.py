@@ -20,6 +20,8 @@ import numpy as np
 
 Verdict = Literal["faster", "slower", "same", "unclear"]
 
+# The relative difference under which two times are the same, as called and by replay, which the host's unsteadiness spares.
+EQUIVALENCE_MARGINS = {"timing": 0.05, "replay": 0.015}
 CONFIDENCE = 0.99
 MIN_PAIRS = 8  # the fewest whose extremes bound the median with 99 %: 1 - 2 / 2**8
 FAMILYWISE_ERROR = 0.05  # the chance that any interval of a run misses its ratio, at most

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.measurement import clocks
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.results.rows import BaselineRatio, Row, Timing
 from pytest_ecornn.results.run_info import check_fingerprint
-from pytest_ecornn.results.statistics import Ratio, verdict
+from pytest_ecornn.results.statistics import EQUIVALENCE_MARGINS, Ratio, verdict
 from pytest_ecornn.suites.published import stored
 from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.bars import Times
@@ -23,7 +22,6 @@ from pytest_ecornn.suites.published.selection_parts.selection_tables import Colu
 
 _SELECTION = "selection"  # the name of its files begins so
 _BASELINE, _AUTO = "torch.nn", "auto"
-_MARGINS = {"timing": clocks.CudaEventTimer.equivalence_margin, "replay": clocks.CudaGraphTimer.equivalence_margin}
 _COLUMNS = {CALLED: "timing", REPLAYED: "replay"}
 
 
@@ -136,4 +134,4 @@ def _timing(times: Times, column: str, over_it: Mapping[str, Ratio], base_us: Ma
 def _against(name: str, over_it: Ratio, base_us: float, column: str) -> BaselineRatio:
     """The ratio of this one's time to the other's."""
     ratio = Ratio(1 / over_it.ratio, 1 / over_it.high, 1 / over_it.low)
-    return BaselineRatio(name, base_us, ratio.ratio, ratio.low, ratio.high, verdict(ratio, _MARGINS[column]))
+    return BaselineRatio(name, base_us, ratio.ratio, ratio.low, ratio.high, verdict(ratio, EQUIVALENCE_MARGINS[column]))

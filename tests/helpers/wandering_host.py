@@ -137,4 +137,4 @@ def compared(
         is_built = True
         column = TimingColumn([candidate, baseline.fresh()], clock, CONFIDENCE, probe)
         column.measure(budget)
-        return column._per_baseline()[0]
+        return column.against()[0]

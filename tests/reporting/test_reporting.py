@@ -17,7 +17,7 @@ import pytest
 
 import pytest_ecornn
 from pytest_ecornn import reporting
-from pytest_ecornn.reporting import ReportError, files, json_report, markdown, markdown_syntax, standing, terminal
+from pytest_ecornn.reporting import ReportError, files, json_report, markdown, markdown_syntax, more_budget, standing, terminal
 from pytest_ecornn.reporting.console.progress import Progress
 from pytest_ecornn.reporting.pictures import summary
 from pytest_ecornn.results import formatting
@@ -427,3 +427,18 @@ def test_rows_written_before_there_were_two_columns_are_read() -> None:
 )
 def test_numbers_have_three_digits_and_a_unit_that_fits(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_the_report_names_the_rows_that_more_budget_would_decide_and_the_command() -> None:
+    rows = [row(name, case, timing=timing(90.0, {"base": 100.0})) for name in ("a", "b") for case in CASES[:2]]
+    for found, (low, high) in zip(rows, ((0.85, 0.96), (0.80, 1.02), (0.88, 0.92), (0.5, 1.6)), strict=True):
+        one = found.timing.against[0]  # type: ignore[union-attr]
+        one.low, one.high, one.verdict = low, high, "faster" if high < 0.95 else "unclear"
+    run = replace(sample_run(), settings={"budget": "4 s a row"})
+    (line,) = more_budget.lines(rows, set(), run.settings, run.command)
+    assert line == (
+        "more budget would decide 2 rows: pytest --ecornn-bench --ecornn-cases smoke --ecornn-budget 19 "
+        f"-k 'a-{CASES[0]} or a-{CASES[1]}'"
+    )
+    assert "more budget would decide 2 rows" in markdown.render(run, rows, set())
+    assert list(more_budget.lines(rows[2:], set(), run.settings, run.command)) == []

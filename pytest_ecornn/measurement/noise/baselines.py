@@ -18,12 +18,12 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from pytest_ecornn.measurement.clocks import CudaGraphTimer, Timer, WallTimer
+from pytest_ecornn.measurement.clocks import Timer
 from pytest_ecornn.measurement.measurement import Timeable, gc_disabled
 from pytest_ecornn.measurement.noise.bounds import TimedBlockBounds
 from pytest_ecornn.measurement.noise.watch import Watch
 from pytest_ecornn.results.rows import Doubt, Row, Timing
-from pytest_ecornn.results.statistics import Ratio, median_interval, verdict
+from pytest_ecornn.results.statistics import EQUIVALENCE_MARGINS, MIN_PAIRS, Ratio, median_interval, verdict
 
 PLACES = 0.1  # by which graphs may differ that were captured at other times: a short call's time changes with its addresses
 _BLOCKS, _FEW, _FEWEST = 8, 4, 2
@@ -32,7 +32,6 @@ _SHARE = 0.01  # of a row's budget, for each time that a baseline is timed
 _PATIENCE = 5.0  # of these, where it is noisy
 _TIMES = 3  # it is timed afterwards, where it differs: a disturbance ends, what a layer left behind does not
 _TIMES_ITS_OWN = 2.0  # what it takes in a row of its own
-_MARGINS = {"timing": WallTimer.equivalence_margin, "replay": CudaGraphTimer.equivalence_margin}  # by a row's column
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,12 @@ class Alone:
 
     @classmethod
     def of(cls, blocks: TimedBlockBounds) -> Alone:
-        """Bounds the median of blocks, whatever others have cost.
+        """Bounds the median of blocks, whatever others have cost: then the least disturbed ones do, where there are enough.
 
         Neighbours are alike where the host's speed comes in spells, so groups of them count.
         """
+        if not blocks.is_certain and len(blocks.most_us) >= MIN_PAIRS:
+            return cls(*blocks.interval())
         middle, _, high = median_interval(_groups(blocks.most_us))
         return cls(middle, median_interval(_groups(blocks.least_us))[1], high)
 
@@ -126,7 +127,9 @@ class BaselineProbe:
                 blocks, spent = watch.bounds(arm, watch.disturbance()), perf_counter() - start
                 is_steady = Alone.of(blocks).is_steady(self._own)
                 limit = self._seconds if is_steady else _PATIENCE * self._seconds
-                if (done >= _BLOCKS and is_steady) or spent > limit * (1 if done >= _FEW else _FEW if done >= _FEWEST else inf):
+                few = _FEW if blocks.is_certain else _BLOCKS
+                is_over = spent > limit * (1.0 if done >= few else _FEW if done >= _FEWEST else inf)
+                if is_over or (done >= _BLOCKS and is_steady):
                     break
         return blocks
 
@@ -145,7 +148,7 @@ def _at_rest(arms: Sequence[Timeable]) -> Iterator[None]:
 def compare_with_own_rows(rows: Iterable[Row]) -> None:
     """Doubts the ratios to a baseline that took twice what it took where it was the candidate itself, and judges them anew."""
     rows = list(rows)
-    for column, margin in _MARGINS.items():
+    for column, margin in EQUIVALENCE_MARGINS.items():
         for row, timing in _timed(rows, column):
             for ratio in timing.against:
                 own_us = [own.time_us for other, own in _timed(rows, column) if _is_own_row(other, row, ratio.baseline)]

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_ecornn.regression.gate import RegressionReport
-from pytest_ecornn.reporting import answer_table, boundary_sizes, gate_tables, standing, terminal
+from pytest_ecornn.reporting import answer_table, boundary_sizes, gate_tables, more_budget, standing, terminal
 from pytest_ecornn.reporting.answer import Answer, answers
 from pytest_ecornn.reporting.console import page
 from pytest_ecornn.reporting.stored.load import Report
@@ -27,9 +27,13 @@ _NOTE = "Each ratio is to a baseline on the same machine, under 1 where the fast
 
 
 def print_summary(
-    console: Console, rows: list[Row], settings: Mapping[str, Any], compared: RegressionReport | None = None
+    console: Console,
+    rows: list[Row],
+    settings: Mapping[str, Any],
+    compared: RegressionReport | None = None,
+    command: str = "",
 ) -> None:
-    """compared: with an earlier report."""
+    """compared: with an earlier report. command: of the run."""
     unproven = standing.unproven(rows)
     lines = terminal.summary_lines(rows, unproven)
     if any(row.timing for row in rows):
@@ -42,6 +46,7 @@ def print_summary(
     if compared:
         print_comparison_table(console, compared)
     lines += boundary_sizes.lines(rows)
+    lines += more_budget.lines(rows, unproven, settings, command)
     print_lines(console, [*lines, *(gate_tables.summary_lines(compared) if compared else ())])
 
 

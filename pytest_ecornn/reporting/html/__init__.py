@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pytest_ecornn.reporting import answer_table, standing
+from pytest_ecornn.reporting import answer_table, more_budget, standing
 from pytest_ecornn.reporting.answer import answers
 from pytest_ecornn.reporting.html import heat_map, page, plots, row_data
 from pytest_ecornn.reporting.pictures import palette
@@ -41,7 +41,11 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
         cases=formatting.count(len(standing.cases(headline)), "case"),
         is_timed=any(row.timing for row in timed),
         counts=counts,
-        certainty=[*summary_lines(rows, unproven), *(certainty_lines(run.settings) if summary else [])],
+        certainty=[
+            *summary_lines(rows, unproven),
+            *(certainty_lines(run.settings) if summary else []),
+            *more_budget.lines(rows, unproven, run.settings, run.command),
+        ],
         score=run.score.one_line() if run.score else "",
         failures=failure_groups(rows),
         maps=heat_map.of_rows(timed, unproven, summary),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import threading
@@ -221,12 +222,16 @@ class RunPlugin:
         if self._compared.problems and session.exitstatus in ended:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
+    @property
+    def _command(self) -> str:
+        return shlex.join(["pytest", *map(str, self._config.invocation_params.args)])
+
     def _run_info(self) -> reporting.RunInfo:
         assert self._journal is not None
         return reporting.RunInfo(
             started=self._started,
             seconds=time.monotonic() - self._start,
-            command=" ".join(["pytest", *self._config.invocation_params.args]),
+            command=self._command,
             machine=self.machine,
             ceilings=self.session.measured_ceilings.as_report(self.session.devices),
             settings=self.session.settings,
@@ -246,7 +251,7 @@ class RunPlugin:
         self._collection.hide_rows()
         if self._journal is not None and (self._journal.rows or self._written):
             settings = self.session.settings
-            write_summary(terminalreporter, self._journal.rows, settings, self._compared, self._written)
+            write_summary(terminalreporter, self._journal.rows, settings, self._compared, self._written, self._command)
 
 
 def _locked(folder: Path) -> FolderLock:

@@ -85,7 +85,12 @@ class _Stream(io.TextIOBase):
 
 
 def write_summary(
-    reporter: Any, rows: list[Row], settings: Mapping[str, Any], compared: RegressionReport | None, written: list[str]
+    reporter: Any,
+    rows: list[Row],
+    settings: Mapping[str, Any],
+    compared: RegressionReport | None,
+    written: list[str],
+    command: str = "",
 ) -> None:
     """The answers, how sure they are, what the gate found, and where the report lies; of a short run each row as well."""
     console = Console(
@@ -94,7 +99,7 @@ def write_summary(
         force_terminal=reporter._tw.hasmarkup,
     )
     reporter.section("ecornn", sep="=", bold=True)
-    print_summary(console, rows, settings, compared)
+    print_summary(console, rows, settings, compared, command)
     if (seed := settings.get("seed")) is not None:
         written = [run_seed.line(seed), *written]
     for line in written:

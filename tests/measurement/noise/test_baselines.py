@@ -122,6 +122,32 @@ def test_doubts_of_several_causes_widen_both_ends_once() -> None:
     assert (found.low, found.high) == (pytest.approx(1 / 1.45), pytest.approx(1 / 0.71))
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "doubt", "expected"),
+    [
+        (0.81, 1.0, None, "faster"),
+        (0.93, 1.075, None, "same"),
+        (1.0, 1.23, None, "slower"),
+        (0.9, 1.007, None, None),
+        (0.64, 1.0, QUICKER, None),
+        (0.45, 0.65, QUICKER, "faster"),
+    ],
+)
+def test_more_budget_decides_what_it_is_said_to_decide(
+    low: float, high: float, doubt: Doubt | None, expected: str | None
+) -> None:
+    """An interval of so many times the pairs is narrower by the root."""
+    doubts = [doubt] if doubt else []
+    found = ratio(low, high, *doubts)
+    times = found.budget_factor(0.05)
+    if expected is None:
+        assert times > 100
+        return
+    for factor, word in ((1.05 * times, expected), (0.9 * times, "unclear")):
+        narrower = (found.ratio * (bound / found.ratio) ** factor**-0.5 for bound in (low, high))
+        assert ratio(*narrower, *doubts).verdict == word
+
+
 def test_of_a_doubted_ratio_nothing_is_bold() -> None:
     entrant = answer.Entrant("mine", 0.8, 0.79, 0.81, (ratio(0.79, 0.81, QUICKER),))
     assert not answer._is_slower(answer.Entrant("loop", 1.0, 0.9, 1.1), entrant)
