@@ -5,9 +5,11 @@ A case is drawn, never an array; values follow from the case's seed, so that the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -218,8 +220,15 @@ _SIMPLIFICATIONS: tuple[tuple[str, Any], ...] = (
 )
 
 
-def nearest_supported(case: Case, unsupported: Callable[[Case], str | None]) -> Case | None:
-    """`case` with as few options simplified as make `unsupported` answer None; None where nothing does."""
+Refusal = Callable[[Case], str | None]
+
+
+def nearest_supported(case: Case, unsupported: Refusal, hints: Callable[[], Mapping[int, str]] = dict) -> Case | None:
+    """`case` with as few options changed as make `unsupported` answer None; None where nothing does.
+
+    Options are simplified first. Where that does not help, cases of all combinations of them are tried. hints: as
+    `size_hints.size_hints` gives them.
+    """
     if unsupported(case) is None:
         return case
     for mode, start in product(MODES, (case, _swap_input_kind(case))):
@@ -228,7 +237,64 @@ def nearest_supported(case: Case, unsupported: Callable[[Case], str | None]) -> 
             simple = _changed(simple, name, mode if name == "mode" else value)
             if unsupported(simple) is None:
                 return _reapply_options(simple, start, ["mode", *(name for name, _ in _SIMPLIFICATIONS[:count])], unsupported)
+    for varied in _varied(case.cell, case.dtype, case.device, _tried_sizes(hints())):
+        if unsupported(varied) is None:
+            swapped = _swap_input_kind(varied)
+            if varied.projected != case.projected and unsupported(swapped) is None:
+                varied = swapped
+            return _reapply_options(varied, case, _REAPPLIED, unsupported)
     return None
+
+
+# Of all combinations of these some are tried, in an order of chance.
+_SWITCHES: dict[str, tuple[Any, Any]] = {
+    "projected": (False, True),
+    "mode": MODES,
+    "bidirectional": (False, True),
+    "layers": (1, 2),
+    "has_state": (False, True),
+    "ragged": (False, True),
+    "batch_first": (False, True),
+    "bias": (True, False),
+    "resets": (False, True),
+    "density": (1.0, 0.3),
+}
+_TRIED, _TRIED_A_SIZE, _HINTED = 1024, 64, 64
+_REAPPLIED = (*(name for name in _SWITCHES if name != "projected"), "precision", "layout", "input_size", "hidden_size",
+              "batch", "steps", "contents", "seed")  # fmt: skip
+# T, B, H, I: few and odd, what suits most tiles, and more.
+_SIZES = ((4, 2, 8, 8), (16, 32, 256, 256), (5, 3, 7, 6), (64, 64, 512, 512))
+
+
+def _tried_sizes(hints: Mapping[int, str]) -> tuple[tuple[int, ...], ...]:
+    """T, B, H and I of the cases that are tried: usual ones, and constants of the sources by the dimension they are about."""
+    constants = [sorted(size for size, letters in hints.items() if dim in letters and size > 0) for dim in "TBHI"]
+    if not any(constants):
+        return _SIZES
+    hinted = list(product(*(sizes or [usual] for sizes, usual in zip(constants, _SIZES[0], strict=True))))
+    return (*_SIZES, *Random(0).sample(hinted, min(_HINTED, len(hinted))))
+
+
+@cache
+def _varied(cell: str, dtype: str, device: str, sizes: tuple[tuple[int, ...], ...]) -> tuple[Case, ...]:
+    """Cases of one kind that have combinations of options, each at one of the sizes."""
+    random, switches = Random(0), {**_SWITCHES}
+    if not cells.get(cell).recurrent:
+        switches["density"] = (1.0, 1.0)
+    combinations = list(dict.fromkeys(product(*switches.values())))
+    random.shuffle(combinations)
+    found = []
+    for number in range(max(_TRIED, _TRIED_A_SIZE * len(sizes))):
+        options = dict(zip(switches, combinations[number % len(combinations)], strict=True))
+        steps, batch, hidden, inputs = sizes[(number + number // len(combinations)) % len(sizes)]
+        options["layers"] = random.choice((2, 2, 3, 4)) if options["layers"] > 1 else 1
+        found.append(
+            Case(
+                cell=cell, dtype=dtype, device=device, steps=steps, batch=batch, hidden_size=hidden,
+                input_size=hidden if options["projected"] else inputs, **options,
+            )
+        )  # fmt: skip
+    return tuple(found)
 
 
 def _swap_input_kind(case: Case) -> Case:
@@ -244,7 +310,7 @@ def _changed(case: Case, name: str, value: Any) -> Case:
     return replace(changed, contents="normal") if is_finite_only and changed.contents in _NOT_FINITE else changed
 
 
-def _reapply_options(simple: Case, case: Case, names: list[str], unsupported: Callable[[Case], str | None]) -> Case:
+def _reapply_options(simple: Case, case: Case, names: Iterable[str], unsupported: Refusal) -> Case:
     """Gives back each simplified option that turns out not to have been the obstacle, in the order of `names`."""
     for name in names:
         fuller = _changed(simple, name, getattr(case, name))

@@ -16,14 +16,16 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from importlib.metadata import entry_points
 from itertools import count
 from pathlib import Path
 from types import ModuleType
 
+from pytest_ecornn.cases.sources.size_hints import size_hints
 from pytest_ecornn.cases.sources.sources import INIT, home
-from pytest_ecornn.contract import MAX_ACTIVATION_ERROR, Declared, Implementation
+from pytest_ecornn.cases.strategies import Refusal, nearest_supported
+from pytest_ecornn.contract import MAX_ACTIVATION_ERROR, Case, Declared, Implementation
 from pytest_ecornn.system.interruption import raised_as_error
 from pytest_ecornn.system.package_folders import IMPLEMENTATIONS
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, clock_functions
@@ -49,6 +51,14 @@ class ImplementationInfo:
     path: Path
     cli_option: str = ""
     is_own: bool = False
+
+    def nearest_supported(self, case: Case, refusal: Refusal) -> Case | None:
+        """As `strategies.nearest_supported`. Another's sources are read for sizes, too; own ones run any."""
+        return nearest_supported(case, refusal, lambda: self._size_hints)
+
+    @cached_property
+    def _size_hints(self) -> dict[int, str]:
+        return {} if self.is_own else size_hints(self.path)
 
 
 def discover(paths: Iterable[Path]) -> dict[str, ImplementationInfo]:

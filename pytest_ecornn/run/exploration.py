@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from pytest_ecornn.cases.boundaries import DEFAULT, QUICK, Effort, note, plan
 from pytest_ecornn.cases.sources.size_hints import size_hints
 from pytest_ecornn.cases.sources.source_constants import source_constants
-from pytest_ecornn.cases.strategies import MAX_STEPS, SizeLimits, SupportedCases, cases, edge_cases, nearest_supported
+from pytest_ecornn.cases.strategies import MAX_STEPS, SizeLimits, SupportedCases, cases, edge_cases
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run.discovery import ImplementationInfo
@@ -73,7 +73,7 @@ class CaseSearch:
         required = REQUIRED_DOMAIN.get(self.found.name) if self.found.is_own else None
         self._required = required if required is not None and required.has_kind(self.base) else None
         self._reason = ""
-        if nearest_supported(self.base, self._unsupported) is None:
+        if self.found.nearest_supported(self.base, self._unsupported) is None:
             raise Unsupported(self._unsupported(self.base))
 
     def run(self, examples: int, check: Callable[[Case], None], round: int = 0) -> None:
@@ -117,7 +117,7 @@ class CaseSearch:
         if not reason:
             return case
         self._refused(case, reason)
-        return nearest_supported(case, self._unsupported)
+        return self.found.nearest_supported(case, self._unsupported)
 
     @property
     def _domain(self) -> SupportedCases:

@@ -10,12 +10,13 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import product
 from pathlib import Path
 
 import torch
 
-from pytest_ecornn.cases.strategies import nearest_supported
-from pytest_ecornn.contract import Case
+from pytest_ecornn.cases.strategies import Refusal
+from pytest_ecornn.contract import DTYPES, Case, cells
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.system import file_locks
 from pytest_ecornn.system.interruption import raised_as_error
@@ -45,6 +46,26 @@ class Support:
         if name not in self._answers:
             self._answers[name] = self._shared_answers(implementation)
         return self._answers[name].get(_key(case, is_drawn), "")
+
+    def accepted(self, implementation: ImplementationInfo) -> str:
+        """The first case that it runs: near one of the run, else of any cell and dtype; empty where none is found."""
+        devices = dict.fromkeys([*(case.device for case in (*self._cases, *self._bases)), "cpu", "cuda"])
+        kinds = product(devices, cells.names(), DTYPES)
+        small = [Case(cell=c, dtype=t, device=d, steps=4, batch=2, hidden_size=8) for d, c, t in kinds]
+        own = {(case.device, case.cell, case.dtype): case for case in reversed(self._cases)}
+
+        def nearest(case: Case) -> str:
+            return str(implementation.nearest_supported(case, implementation.cls().refusal) or "")
+
+        with GlobalStateGuard(), MonkeypatchGuard(), ExitGuard():
+            return next(
+                (
+                    name
+                    for case in (*reversed(own.values()), *small)
+                    if _is_here(case) and (name := _ask_guarded(nearest, case))
+                ),
+                "",
+            )
 
     def _shared_answers(self, implementation: ImplementationInfo) -> Answers:
         """The answers that the first process got; empty where it died of asking."""
@@ -98,24 +119,29 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def _refusal(implementation: ImplementationInfo, case: Case) -> str:
-    return _ask_guarded(lambda: implementation.cls().refusal(case), case)
+    return _ask_guarded(lambda case: implementation.cls().refusal(case), case)
 
 
 def _refusal_around(implementation: ImplementationInfo, base: Case) -> str:
-    def refusal() -> str | None:
+    def refusal(base: Case) -> str | None:
         ask = implementation.cls().refusal
-        return None if nearest_supported(base, ask) is not None else ask(base)
+        return None if implementation.nearest_supported(base, ask) is not None else ask(base)
 
     return _ask_guarded(refusal, base)
 
 
-def _ask_guarded(ask: Callable[[], str | None], case: Case) -> str:
+def _is_here(case: Case) -> bool:
+    """Whether the machine has the case's device."""
+    return not case.device.startswith("cuda") or torch.cuda.is_available()
+
+
+def _ask_guarded(ask: Refusal, case: Case) -> str:
     """The answer as text; empty where the implementation raised, whatever it was."""
-    if case.device.startswith("cuda") and not torch.cuda.is_available():
+    if not _is_here(case):
         return NO_CUDA
     try:
         with raised_as_error():
-            return str(ask() or "")
+            return str(ask(case) or "")
     except KeyboardInterrupt:
         raise
     except BaseException:

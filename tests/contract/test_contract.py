@@ -93,6 +93,21 @@ def test_a_pruned_weights_gradient_is_zero_even_where_it_overflowed() -> None:
             lambda case: case.training and case.hidden_size == 64,
             "lstm-T7-B3-I5-H64-L2-state-training-large",
         ),
+        (
+            "lstm-T7-B3-I4-H5-batchfirst",
+            lambda case: case.bidirectional and case.projected and not case.training,
+            "lstm-T7-B3-H5-bidirectional-batchfirst-projected",
+        ),
+        (
+            "gru-T7-B3-I4-H5",
+            lambda case: case.layers == 3 and case.has_state and case.batch_first and case.ragged and case.training,
+            "gru-T7-B3-I4-H5-L3-batchfirst-ragged-state-training",
+        ),
+        (
+            "mingru-T7-B3-H5-L2",
+            lambda case: case.resets and not case.bias and case.bidirectional and case.layers == 1 and case.hidden_size == 256,
+            "mingru-T7-B3-I5-H256-bidirectional-nobias-resets",
+        ),
         ("mingru-T7-B3-H5", lambda case: False, None),
     ],
 )
@@ -115,6 +130,23 @@ def test_sizes_of_a_kernels_tiles_are_found_beside_its_steps_and_training_is_kep
 
     nearest: Any = nearest_supported(case, unsupported)
     assert (nearest.mode, nearest.hidden_size) == ("training", 64)
+
+
+def test_sizes_that_a_source_compares_with_are_tried_by_their_dimension() -> None:
+    case, hints = Case.parse("lstm-T7-B3-I4-H5-state"), {99: "T", 21: "B", 55: "H", 11: "HI"}
+    only = Case.parse("lstm-T99-B21-I11-H55-bidirectional-state")
+
+    def unsupported(asked: Case) -> str | None:
+        return None if asked == only else "one graph of fixed shapes"
+
+    assert nearest_supported(case, unsupported) is None
+    assert nearest_supported(only, unsupported, lambda: hints) == only
+
+    def fixed(asked: Case) -> str | None:
+        sizes = (asked.steps, asked.batch, asked.input_size, asked.hidden_size)
+        return None if sizes == (99, 21, 11, 55) and asked.bidirectional else "one graph of fixed shapes"
+
+    assert nearest_supported(case, fixed, lambda: hints) == only
 
 
 @given(st.data())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
@@ -153,3 +154,76 @@ def test_a_named_case_that_is_timed_has_its_own_properties_checked(foreign: Fore
     results = rows(foreign)
     assert "mine on lstm-T6-B3-H8-float32: layouts is broken" in results["properties", "mine"]["reason"]
     assert results["benchmark", "mine"]["status"] == "unproven"
+
+
+NARROW = """
+from pytest_ecornn.implementations.sequential import Sequential
+
+class Narrow(Sequential):
+    def unsupported(self, case, device):
+        if {condition}:
+            return super().unsupported(case, device)
+        return "another export, please"
+"""
+EXPORTED = "case.bidirectional and case.projected and not case.training and case.cell == 'gru' and case.dtype == 'float32'"
+FIXED = f"{EXPORTED} and (case.steps, case.batch, case.hidden_size) == (21, 6, 54)"
+NOTHING = "nothing was verified: {count} skipped, of --ecornn-only mine {cases} --ecornn-device cpu"
+
+
+@pytest.mark.parametrize("condition", [EXPORTED, FIXED], ids=["options", "sizes"])
+def test_cases_are_drawn_within_what_an_implementation_runs(foreign: Foreign, condition: str) -> None:
+    foreign.write("mine.py", NARROW.format(condition=condition))
+    options = ["--ecornn-implementations", "mine.py", "--ecornn-only", "mine", "--ecornn-profile", "quick"]
+    foreign.run("--ecornn-verify", *options, "-k", "gru", check=0)
+    statuses = {(row["kind"], row["dtype"]): row["status"] for row in foreign.report()["rows"] if row["cell"] == "gru"}
+    assert statuses["drawn", "float32"] == statuses["properties", "float32"] == "passed"
+    assert statuses["fixed", "float32"] == statuses["drawn", "float64"] == "skipped"
+
+
+def test_a_run_that_skips_every_row_is_no_success_and_names_a_case_that_would_run(foreign: Foreign) -> None:
+    foreign.write("mine.py", NARROW.format(condition=EXPORTED))
+    options = ["--ecornn-verify", "--ecornn-implementations", "mine.py", "--ecornn-only", "mine"]
+    done = foreign.run(*options, "--ecornn-case", "lstm-T3-B2-H4-float32", check=5)
+    cases = "--ecornn-case lstm-T3-B2-H4-float32"
+    assert f"ERROR: {NOTHING.format(count='2 rows', cases=cases)}" in done.stdout
+    advice = "nothing was verified of mine: it runs gru-T4-B2-H8-float32-bidirectional-projected: pytest --ecornn-verify "
+    assert advice in done.stdout
+    (command,) = [line.partition(": pytest ")[2] for line in done.stdout.splitlines() if line.startswith(advice)]
+    assert "1 passed" in foreign.run(*shlex.split(command), "-k", "fixed", check=0).stdout
+
+
+def test_a_run_that_times_nothing_is_no_success_though_drawn_cases_passed(foreign: Foreign) -> None:
+    foreign.write("mine.py", NARROW.format(condition="case.cell == 'gru' and case.bidirectional"))
+    options = ["--ecornn-implementations", "mine.py", "--ecornn-only", "mine", "-k", "mine-gru", "--ecornn-profile", "quick"]
+    done = foreign.run("--ecornn-bench", *options, *QUICK, check=5)
+    assert {row["status"] for row in foreign.report()["rows"] if row["kind"] == "drawn"} == {"passed"}
+    asked = "--ecornn-only mine --ecornn-cases smoke --ecornn-device cpu -k mine-gru"
+    assert f"ERROR: nothing was timed: 2 rows skipped, of {asked}" in done.stdout
+    assert "mine: it runs gru-T35-B16-H128-float32-bidirectional-state: pytest --ecornn-bench --ecornn-only mine" in done.stdout
+
+
+def test_a_run_of_what_runs_nothing_says_so(foreign: Foreign) -> None:
+    foreign.write("mine.py", NARROW.format(condition="False"))
+    options = ["--ecornn-verify", "--ecornn-implementations", "mine.py", "--ecornn-only", "mine"]
+    done = foreign.run(*options, "--ecornn-shard", "1/2", check=5)
+    assert "of no cell and dtype was a case found that it runs: another export, please" in done.stdout
+
+
+def test_one_that_skips_everything_beside_one_that_runs_is_named(foreign: Foreign) -> None:
+    foreign.write("mine.py", NARROW.format(condition="case.cell == 'gru'"))
+    foreign.write("other.py", samples.RIGHT)
+    sources = ["--ecornn-implementations", "mine.py", "--ecornn-implementations", "other.py", *only("mine", "other")]
+    done = foreign.run("--ecornn-verify", *sources, "--ecornn-case", samples.CASE, check=0)
+    assert "nothing was verified of mine: it runs gru-T4-B2-H8-float32: pytest" in done.stdout
+
+
+def test_a_shard_whose_rows_are_skipped_passes_where_another_has_rows_that_run(foreign: Foreign) -> None:
+    foreign.write("mine.py", samples.RIGHT)
+    cases = [argument for cell in ("lstm", "gru", "rnn_tanh") for argument in ("--ecornn-case", f"{cell}-T3-B2-H4-float32")]
+    options = ["--ecornn-verify", "--ecornn-implementations", "mine.py", "--ecornn-only", "mine", *cases]
+    statuses = []
+    for number in range(1, 5):
+        done = foreign.run(*options, "--ecornn-shard", f"{number}/4")
+        statuses.append({row["status"] for row in foreign.report()["rows"]} if done.returncode != 5 else set())
+    assert {"skipped"} in statuses
+    assert any("passed" in found for found in statuses)

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import cached_property
@@ -24,7 +24,7 @@ from pytest_ecornn.reporting import gate_tables, junit, standing
 from pytest_ecornn.results import formatting, journal, score
 from pytest_ecornn.results.formatting import printable
 from pytest_ecornn.results.rows import Row
-from pytest_ecornn.run import run_seed
+from pytest_ecornn.run import proven, run_seed
 from pytest_ecornn.run.gate_run import RegressionGate
 from pytest_ecornn.run.hooks.benchmark_plugin import check_loaded
 from pytest_ecornn.run.hooks.collection import Collection
@@ -35,7 +35,7 @@ from pytest_ecornn.run.process import worker_input
 from pytest_ecornn.run.processes.controller import ignore_closed_channel
 from pytest_ecornn.run.processes.worker import WorkerThreads
 from pytest_ecornn.run.session import RunSession
-from pytest_ecornn.run.suites import is_narrowed, select_suites
+from pytest_ecornn.run.suites import select_suites
 from pytest_ecornn.system import interruption, machine, user_folder
 from pytest_ecornn.system.file_locks import LockError
 from pytest_ecornn.system.folder_lock import FolderInUse, FolderLock
@@ -182,7 +182,9 @@ class RunPlugin:
             self._screen.stop()
         if self._journal is None:
             return
-        self._check_rows(session)
+        if session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus, lines = proven.judge(self.session, self._config, self._journal.rows)
+            self._written += [f"ERROR: {line}" for line in lines]
         if not self._journal.rows:
             return
         rows, is_cut_short = self._journal.rows, session.exitstatus == pytest.ExitCode.INTERRUPTED
@@ -200,19 +202,13 @@ class RunPlugin:
             is_cut_short = True
         if is_cut_short:
             self._written.append(_kept(self._journal))
-
-    def _check_rows(self, session: pytest.Session) -> None:
-        """Fails a run that ended well without the rows that were asked for."""
-        assert self._journal is not None
-        if session.exitstatus == pytest.ExitCode.OK:
-            lines = list(_unrun(self.session.options.require, self._journal.rows, self._config))
-            self._written += [f"ERROR: {line}" for line in lines]
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED if lines else session.exitstatus
+        else:
+            self._written += proven.remarks(self.session, rows)
 
     def _compare(self, found: RegressionGate, rows: list[Row], session: pytest.Session) -> None:
         """An interrupted run is compared as far as it got; nothing is measured again then."""
         self._compared = found.outcome(rows, reporting.unproven(rows))
-        ended = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        ended = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
         try:
             if session.exitstatus in ended and self._screen:
                 found.measure_again(self._compared, self._screen.write_line)
@@ -276,18 +272,6 @@ def _skipped_row(item: CheckItem, report: pytest.TestReport) -> Row:
         report.outcome, report.longrepr = "failed", row.reason
         vars(report).pop("wasxfail", None)
     return row
-
-
-def _unrun(required: Sequence[str], rows: Sequence[Row], config: pytest.Config) -> Iterator[str]:
-    """Why a run that ended well has proven less than was asked for, a line each."""
-    if config.getoption("--ecornn-shard"):
-        return  # what has no row here may have one in another shard
-    ran = {row.implementation for row in rows if row.kind != "control"}
-    for name in required:
-        if name not in ran:
-            yield f"{name} is required, but no row of it ran"
-    if not ran and not required and not is_narrowed(config):
-        yield "no row ran: expected pytest to collect the shipped suites; see python_functions and --ignore"
 
 
 def _skip_reason(report: pytest.TestReport) -> str:
