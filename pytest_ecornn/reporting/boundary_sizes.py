@@ -1,14 +1,13 @@
-"""Sizes that were tried because kernels break there, a line an implementation, for the terminal and report.md."""
+"""Sizes that were tried because kernels break there: a line an implementation for report.md, their number for the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from pytest_ecornn.reporting.markdown_syntax import escape, table
-from pytest_ecornn.results.formatting import one_line
+from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row
 
-_MAX_LENGTH = 400  # of a line on the terminal
 _DIMS = {"T": "T", "B": "B", "H": "H", "I": "I", "K": "I + H"}
 
 
@@ -33,11 +32,10 @@ def ranges(sizes: list[int]) -> str:
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
-def lines(rows: Iterable[Row]) -> Iterator[str]:
-    """Lines for the terminal, one an implementation."""
-    for name, dims in covered(rows).items():
-        words = "; ".join(f"{text} {ranges(dims[dim])}" for dim, text in _DIMS.items() if dim in dims)
-        yield one_line(f"boundary sizes tried of {name}: {words}", _MAX_LENGTH)
+def line(rows: Iterable[Row]) -> str:
+    """How many implementations were tried at boundary sizes, for the terminal; empty without sizes."""
+    number = len(covered(rows))
+    return f"boundary sizes of {formatting.count(number, 'implementation')} were tried: report.md lists them" if number else ""
 
 
 def section(rows: Iterable[Row]) -> Iterator[str]:

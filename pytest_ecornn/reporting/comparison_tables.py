@@ -126,11 +126,12 @@ def headings(columns: Iterable[ReportColumn]) -> list[str]:
 
 
 def _notes(row: Row) -> str:
-    """The implementation's own, what disturbed each column, and what else makes its verdicts unclear."""
+    """The implementation's own, what others took of the machine, and a baseline's other times where a verdict holds."""
     columns = {name: timing for column, name in standing.COLUMNS.items() if (timing := standing.timing(row, column))}
-    reasons = [(name, [describe(timing), *(one.doubt for one in timing.against)]) for name, timing in columns.items()]
-    said = [f"{name}: {words}" if row.replay else words for name, each in reasons for words in each if words]
-    return "; ".join(filter(None, [escape(row.notes, 160), escape(row.beside), *map(escape, said)]))
+    disturbed = [f"{name}: {words}" if row.replay else words for name, one in columns.items() if (words := describe(one))]
+    ratios = [ratio for timing in columns.values() for ratio in timing.against]
+    doubts = dict.fromkeys(ratio.doubt for ratio in ratios if ratio.verdict != "unclear")
+    return "; ".join(filter(None, [escape(row.notes, 160), escape(row.beside), *map(escape, (*disturbed, *doubts))]))
 
 
 def _row_figures(row: Row, bases: list[str], unproven: Collection[standing.Key]) -> list[str]:

@@ -16,6 +16,7 @@ from pytest_ecornn.reporting import (
     more_budget,
     report_columns,
     standing,
+    undecided,
 )
 from pytest_ecornn.reporting.answer import Answer, answers
 from pytest_ecornn.reporting.markdown_syntax import code_block, document, escape, table
@@ -86,12 +87,13 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], co
         _header(run),
         *([answer_table.markdown_table(summary)] if summary else []),
         _certainty(run, rows, summary, unproven),
-        *([_HOW_TO_READ] if summary else []),
         *gate_tables.section(compared),
+        *undecided.section(undecided.by_cause(rows, unproven, summary)),
+        *_failures(rows),
+        *([_HOW_TO_READ] if summary else []),
         _details(rows),
         *comparison_tables.sections(rows, unproven),
         *_verification(rows),
-        *_failures(rows),
         *_skipped(rows, run),
         *_machine(run, rows),
     ])  # fmt: skip
@@ -165,7 +167,12 @@ def _skipped(rows: list[Row], run: RunInfo) -> Iterator[str]:
     """A line an implementation: how many of its rows, what share of its cases, and why."""
     asked = Counter(row.implementation for row in rows if row.kind != "control")
     lines = [
-        [escape(name), f"{sum(reasons.values())} of {asked[name]}", _refused_share(run, name), _reasons(reasons)]
+        [
+            escape(name),
+            f"{sum(reasons.values())} of {asked[name]}",
+            _refused_share(run, name),
+            escape(standing.reasons_line(reasons)),
+        ]
         for name, reasons in standing.skipped(rows).items()
     ]
     if lines:
@@ -176,10 +183,6 @@ def _skipped(rows: list[Row], run: RunInfo) -> Iterator[str]:
 
 def _refused_share(run: RunInfo, name: str) -> str:
     return formatting.percent(run.refused[name]) if name in run.refused else ""
-
-
-def _reasons(reasons: dict[str, int]) -> str:
-    return "; ".join(f"{escape(why)} ({count})" if len(reasons) > 1 else escape(why) for why, count in reasons.items())
 
 
 def _machine(run: RunInfo, rows: list[Row]) -> Iterator[str]:

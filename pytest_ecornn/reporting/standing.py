@@ -6,7 +6,7 @@ Every output asks here, so that none publishes what another withholds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from math import isnan
 
 from pytest_ecornn.results.rows import BaselineRatio, Row, TensorError, Timing
@@ -110,6 +110,11 @@ def skipped(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
         if row.status == "skipped":
             reasons.setdefault(row.implementation, Counter())[row.reason] += 1
     return {name: dict(counts.most_common()) for name, counts in sorted(reasons.items())}
+
+
+def reasons_line(reasons: Mapping[str, int]) -> str:
+    """Each reason, with its number of rows where there are several."""
+    return "; ".join(f"{reason} ({number})" if len(reasons) > 1 else reason for reason, number in reasons.items())
 
 
 def refused(rows: list[Row]) -> dict[str, float]:

@@ -93,7 +93,7 @@ def _verdict(word: str) -> Text:
 
 
 def summary_lines(rows: list[Row], unproven: Collection[standing.Key]) -> list[str]:
-    """How many rows ended how; then who is unproven, and who failed."""
+    """How many rows ended how; then who is unproven, and who failed; then what disturbed the run, and its noise."""
     compared = [row for row in rows if row.kind == "benchmark"]
     states = Counter(standing.status(row, unproven) for row in rows)
     line = f"{formatting.count(len(rows), 'row')}: " + _counts(states, ("passed", "unproven", "failed", "skipped"))
@@ -101,7 +101,7 @@ def summary_lines(rows: list[Row], unproven: Collection[standing.Key]) -> list[s
         line += f"; {verdicts} ({_compared_with(compared)})"
     if verdicts := _verdict_counts(compared, "replay", unproven):
         line += f"; {standing.COLUMNS['replay']}: {verdicts}"
-    return [line, *_noise(rows), *_disturbed(rows), *_doubts(rows), *failure_lines(rows, unproven)]
+    return [line, *failure_lines(rows, unproven), *_disturbed(rows), *_noise(rows)]
 
 
 def failure_lines(rows: Iterable[Row], unproven: Collection[standing.Key]) -> list[str]:
@@ -154,16 +154,22 @@ def _others(rows: list[Row]) -> str:
 
 
 def _noise(rows: list[Row]) -> Iterator[str]:
-    """Noise floor that each control measured, in lines."""
+    """Noise floor that each control measured, in a line."""
     for row in rows:
-        for column, name in standing.COLUMNS.items() if row.kind == "control" else ():
-            if found := standing.timing(row, column):
-                one = found.against[0]
-                ratio = formatting.ratio_interval(one.ratio, one.low, one.high)
-                noise = formatting.percent(statistics.pair_noise(found.samples_us, one.samples_us))
-                position = f"{row.implementation} against itself on {row.case}" + (f", {name}" if column == "replay" else "")
-                doubt = "" if one.verdict == "same" else ": differences as small are this run's noise"
-                yield f"noise floor: {_abbreviate(position)}: {ratio} {one.verdict}, a pair spreads by {noise}{doubt}"
+        if row.kind == "control" and row.timing is not None:
+            columns = {name: timing for column, name in standing.COLUMNS.items() if (timing := standing.timing(row, column))}
+            floors = [f"{name} {_floor(timing)}" if row.replay else _floor(timing) for name, timing in columns.items()]
+            is_same = all(timing.against[0].verdict == "same" for timing in columns.values())
+            doubt = "" if is_same else ": differences as small are this run's noise"
+            position = _abbreviate(f"{row.implementation} against itself on {row.case}")
+            yield f"noise floor: {position}: {', '.join(floors)}{doubt}"
+
+
+def _floor(timing: Timing) -> str:
+    itself = timing.against[0]
+    ratio = formatting.ratio_interval(itself.ratio, itself.low, itself.high)
+    noise = formatting.percent(statistics.pair_noise(timing.samples_us, itself.samples_us))
+    return f"{ratio} {itself.verdict} (a pair spreads by {noise})"
 
 
 def _disturbed(rows: list[Row]) -> Iterator[str]:
@@ -178,17 +184,6 @@ def _disturbed(rows: list[Row]) -> Iterator[str]:
         )
 
 
-def _doubts(rows: list[Row]) -> Iterator[str]:
-    """Verdicts that are unclear where a baseline took other times elsewhere in the run."""
-    for row in rows:
-        for timing in filter(None, (row.timing, row.replay)):
-            yield from (
-                f"unclear: {_abbreviate(row.implementation, row.case)}: {one.doubt}"
-                for one in timing.against
-                if one.doubt and one.verdict == "unclear"
-            )
-
-
 def _verdict_counts(rows: list[Row], column: str, unproven: Collection[standing.Key]) -> str:
     publishable = [(row, timing) for row in rows if (timing := standing.is_publishable(row, unproven, column))]
     found = Counter(standing.verdict(row, one, unproven) for row, timing in publishable for one in timing.against)
@@ -200,13 +195,13 @@ def _abbreviate(*words: str) -> str:
 
 
 def certainty_lines(settings: Mapping[str, Any]) -> list[str]:
-    """The basis of a run's verdicts, as far as its settings state it."""
+    """The basis of a run's verdicts, as far as its settings state it, in a line."""
     confidence = settings.get("intervals")
     together = "all ratios of the run hold together 19 times of 20"
     effort = [settings.get("budget", ""), f"at least {pairs} pairs" if (pairs := settings.get("fewest pairs")) else ""]
-    lines = [f"confidence of intervals: {confidence}; {together}" if confidence else ""]
-    lines.append(f"budget: {', '.join(map(str, filter(None, effort)))}" if any(effort) else "")
-    return [formatting.one_line(line) for line in lines if line]
+    parts = [f"confidence of intervals: {confidence}; {together}" if confidence else ""]
+    parts.append(f"budget: {', '.join(map(str, filter(None, effort)))}" if any(effort) else "")
+    return [formatting.one_line("; ".join(filter(None, parts)))] if any(parts) else []
 
 
 def _counts(found: Counter[str], words: tuple[str, ...]) -> str:

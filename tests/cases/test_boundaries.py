@@ -100,7 +100,8 @@ def test_nothing_is_planned_of_what_runs_no_case() -> None:
 def test_covered_sizes_are_shown_in_a_line_and_a_table() -> None:
     row = Row("drawn", "mine", "", "lstm", "float32", "cpu", "", "passed", boundaries={"T": [63, 64, 65, 129], "K": [80]})
     other = replace(row, boundaries={"T": [66], "B": [3]})
-    assert list(boundary_sizes.lines([row, other])) == ["boundary sizes tried of mine: T 63-66, 129; B 3; I + H 80"]
+    assert boundary_sizes.line([row, other]) == "boundary sizes of 1 implementation were tried: report.md lists them"
+    assert not boundary_sizes.line([])
     assert "| mine | 63-66, 129 | 3 |  |  | 80 |" in "\n".join(boundary_sizes.section([row, other]))
     assert not list(boundary_sizes.section([]))
 

@@ -6,9 +6,10 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from pytest_ecornn.contract import Case
+from pytest_ecornn.cases.case_sets import case_set
+from pytest_ecornn.contract import Case, cells
 from pytest_ecornn.reporting import RunInfo
-from pytest_ecornn.results.rows import BaselineRatio, Disturbance, Row, TensorError, Timing
+from pytest_ecornn.results.rows import BaselineRatio, Disturbance, Doubt, Row, TensorError, Timing
 
 HOSTILE = "a|b<script>alert(1)</script>`*_[x](http://evil.example)\n\x1b[31m# h\ud800"
 CASES = (
@@ -122,3 +123,44 @@ def many_rows(count: int) -> list[Row]:
             one.samples_us = [101.2345 + number % 7 + sample / 3 for sample in range(12)]
             rows.append(replace(row(name, case, timing=one), notes=f"form {number % 5}"))
     return rows
+
+
+# What runs the smoke cases on a GPU, each by its time over the baseline's; the baseline of a group first.
+_OF_CELLS = {"cudnn": 1.0, "auto": 0.31, "persistent_gpu": 0.3, "row_major_gpu": 1.4, "sequential": 9.0, "transposed_gpu": 1.2}
+_OF_SCANS = {"sequential": 1.0, "accelerated_scan": 0.05, "auto": 0.03, "flash_linear_attention": 0.04, "scan_gpu": 0.03,
+             "scan_gpu_log": 0.06}  # fmt: skip
+_CAUSES = ("before", "after", "own row")
+
+
+def gpu_smoke_rows() -> list[Row]:
+    """The smoke cases on a GPU by six implementations each: a third of the verdicts in doubt, each in both columns."""
+    rows = []
+    for number, case in enumerate(replace(case, device="cuda") for case in case_set("smoke")):
+        is_scan = not cells.get(case.cell).recurrent
+        runs, refusing = (_OF_SCANS, _OF_CELLS) if is_scan else (_OF_CELLS, _OF_SCANS)
+        base = next(iter(runs))
+        for position, (name, ratio) in enumerate(runs.items()):
+            against = {base: 1000.0 + number} if name != base else {}
+            one = row(name, str(case), timing=timing(ratio * (1000.0 + number), against, position))
+            one.replay = timing(0.7 * ratio * (1000.0 + number), {base: 0.7 * (1000.0 + number)} if against else {}, position)
+            if against and (number + position) % 3 == 0:
+                for column in (one.timing, one.replay):
+                    assert column is not None
+                    column.against[0].add_doubts([Doubt(_CAUSES[number % 3], 0.02, 0.01, 40.0)], 0.03)
+            if (number, position) == (3, 2):
+                one.timing.disturbance = BUSY
+            rows.append(one)
+        skipped = [name for name in refusing if name not in runs]
+        rows += [row(name, str(case), status="skipped", reason=f"runs no {case.cell}") for name in skipped]
+    kinds = {(one.implementation, one.cell, one.dtype): one.status for one in rows}
+    for (name, cell, dtype), status in kinds.items():
+        for kind in ("drawn", "properties"):
+            one = drawn(name, cell, "passed" if status == "passed" else "skipped", "" if status == "passed" else "no", dtype)
+            one.kind, one.device = kind, "cuda"
+            one.boundaries = (
+                {"T": [31, 32, 33], "B": [5, 17], "H": [63, 64, 65, 129]} if kind == "drawn" and not one.reason else {}
+            )
+            rows.append(one)
+    control = row("cudnn", rows[0].case, "control", timing=timing(1000.0, {"cudnn": 1000.0}, 1))
+    control.replay = timing(700.0, {"cudnn": 700.0}, 2)
+    return [*rows, control]

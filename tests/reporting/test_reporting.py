@@ -14,16 +14,41 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import pytest_ecornn
 from pytest_ecornn import reporting
-from pytest_ecornn.reporting import ReportError, files, json_report, markdown, markdown_syntax, more_budget, standing, terminal
+from pytest_ecornn.reporting import (
+    ReportError,
+    files,
+    json_report,
+    markdown,
+    markdown_syntax,
+    more_budget,
+    standing,
+    terminal,
+    undecided,
+)
+from pytest_ecornn.reporting.answer import answers
+from pytest_ecornn.reporting.console import page
 from pytest_ecornn.reporting.console.progress import Progress
+from pytest_ecornn.reporting.console.summary import print_summary
 from pytest_ecornn.reporting.pictures import summary
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row, TensorError
 from tests.helpers.reporting.outputs import csv_of, printed
-from tests.helpers.reporting_samples import CASES, HOSTILE, drawn, hostile_rows, row, sample_rows, sample_run, timing
+from tests.helpers.reporting_samples import (
+    BUSY,
+    CASES,
+    HOSTILE,
+    drawn,
+    gpu_smoke_rows,
+    hostile_rows,
+    row,
+    sample_rows,
+    sample_run,
+    timing,
+)
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["benchmark.json", "report.csv", "report.html", "report.json", "report.md", "summary.svg"]
@@ -339,6 +364,90 @@ def test_what_is_said_while_a_bar_is_drawn_stands_above_it(monkeypatch: pytest.M
 
 
 # A GPU's two columns.
+
+
+# What pytest says of a run beside it, and where the report lies.
+FRAME_LINES = 13
+
+
+def test_a_gpu_run_says_what_matters_in_60_lines() -> None:
+    """Fifteen cases by six implementations: the answers, then a line for each cause of a doubt and each kind of remark."""
+    rows, out = gpu_smoke_rows(), page.Page("utf-8")
+    settings = {"intervals": "95% of a time, 0.9997 of a ratio", "budget": "2 s a row", "fewest pairs": 5}
+    print_summary(Console(file=out, width=page.PLAIN_WIDTH), rows, settings)
+    lines = out.getvalue().splitlines()
+    assert len(lines) + FRAME_LINES <= 60
+    assert sum(line.startswith("  device only") for line in lines) == 15
+    causes = ("alone after the candidate's row", "in its own row", "alone before the candidate was built")
+    assert [line for line in lines if line.startswith("undecided: ")] == [
+        f"undecided: {count} verdicts on 5 cases: a baseline took another time {cause} than beside the candidate"
+        for count, cause in zip((20, 20, 10), causes, strict=True)
+    ]
+    for remark in ("noise floor: ", "confidence of intervals: ", "boundary sizes ", "disturbed: "):
+        assert sum(line.startswith(remark) for line in lines) == 1
+    remarks = lines[next(number for number, line in enumerate(lines) if line.startswith("15 cases: ")) :]
+    assert len(set(remarks)) == len(remarks)
+
+
+def test_reports_have_answers_then_doubts_by_cause_then_details(tmp_path: Path) -> None:
+    rows = gpu_smoke_rows()
+    reporting.write_reports(tmp_path, sample_run(), rows)
+    text, html = (tmp_path / "report.md").read_text(), (tmp_path / "report.html").read_text()
+    parts = (
+        "| Case | Measured | Fastest |",
+        "How sure this is:",
+        "## What is undecided, and why",
+        "## How to read it",
+        "## lstm, inference",
+    )
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+    assert all(text.count(part) == 1 for part in parts[1:])
+    doubted = [line for line in text.splitlines() if "times as long" in line]
+    assert len(doubted) == 25  # one of each row, though both of its columns are in doubt
+    assert len(set(doubted)) == 25
+    parts = ('id="speeds"', 'id="certainty"', 'id="undecided"', 'id="skipped"', 'id="run"')
+    places = [html.index(part) for part in parts]
+    assert places == sorted(places)
+    assert html.count("<summary>20 verdicts on 5 cases") == 2
+
+
+def test_a_case_is_undecided_for_what_its_verdicts_leave_open() -> None:
+    """Wide intervals, others on the machine, equal times, and two that did not take turns."""
+    case = CASES[0]
+    base, equal, wide, busy = (
+        row(name, case, timing=timing(100.0, {} if name == "base" else {"base": 100.0}))
+        for name in ("base", "equal", "wide", "busy")
+    )
+    for one in (wide, busy):
+        assert one.timing is not None
+        one.timing.against[0].verdict = "unclear"
+    assert busy.timing is not None
+    busy.timing.disturbance = BUSY
+    groups = undecided.by_cause([base, wide, busy], set(), answers([base, wide, busy], set()))
+    assert [group.line for group in groups] == [
+        "1 verdict on 1 case: intervals too wide to tell; a larger --ecornn-budget narrows them",
+        "1 verdict on 1 case: others used the machine meanwhile",
+    ]
+    (group,) = undecided.by_cause([base, equal], set(), answers([base, equal], set()))
+    assert group.line == "1 case: two took the same time, as far as the clock can tell"
+    fast = [row(name, case, timing=timing(50.0, {"base": 100.0}, seed)) for seed, name in enumerate(("one", "other"))]
+    (group,) = undecided.by_cause([base, *fast], set(), answers([base, *fast], set()))
+    assert group.line == "1 case: two that did not take turns have intervals that overlap"
+    assert undecided.by_cause([base, fast[0]], set(), answers([base, fast[0]], set())) == []
+
+
+def test_what_many_implementations_do_not_support_is_one_line_of_progress() -> None:
+    few, many = io.StringIO(), io.StringIO()
+    for out, count in ((few, 3), (many, 9)):
+        progress = Progress(out)
+        for number in range(count):
+            progress.unsupported(f"mine{number}: 2 of 4 rows unsupported: no such cell", number + 1, count)
+        progress.stop()
+    assert few.getvalue().splitlines()[2] == "[3/3] mine2: 2 of 4 rows unsupported: no such cell"
+    assert len(few.getvalue().splitlines()) == 3
+    (line,) = many.getvalue().splitlines()
+    assert line.startswith("[9/9] rows unsupported, as report.md says: mine0: 2 of 4, mine1: 2 of 4, ")
 
 
 def gpu_rows() -> list[Row]:

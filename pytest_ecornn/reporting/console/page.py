@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-PLAIN_WIDTH = 150  # columns where there is no terminal to fit
+PLAIN_WIDTH = 160  # columns where there is no terminal to fit
 _UNLIMITED = 10_000  # columns
 
 

@@ -20,6 +20,7 @@ from pytest_ecornn.results.rows import Row, Timing
 _MAX_CHARS = 200
 # A line of verified rows stands for so many, and ends after so long a time.
 MAX_FOLDED_ROWS, MAX_FOLDED_SECONDS = 10, 60.0
+_MAX_UNSUPPORTED = 3  # implementations that have a line each, with what they do not support
 
 
 class Progress:
@@ -33,6 +34,7 @@ class Progress:
         self._folds = folds and not file.isatty()
         self._folded, self._folded_since = list[Row](), 0.0
         self._position = ""
+        self._unsupported = list[tuple[str, str]]()
         self._bar: progress.Progress | None = None
         self._task = progress.TaskID(0)
         if file.isatty():
@@ -85,6 +87,22 @@ class Progress:
         if status == "failed":
             self._console.print(Text(text, "red"))
 
+    def unsupported(self, summary: str, done: int, total: int) -> None:
+        """Reports by `UnsupportedItem.summary` what an implementation does not run; elsewhere than on a bar at the end."""
+        if self._bar is None:
+            self._unsupported.append((_position(done, total), summary))
+        else:
+            self.update(done, total, summary)
+
+    def _write_unsupported(self) -> None:
+        """Writes a line an implementation where these are few, else one of all."""
+        lines = self._unsupported
+        if len(lines) > _MAX_UNSUPPORTED:
+            counts = ", ".join(summary.partition(" rows unsupported")[0] for _, summary in lines)
+            lines = [(lines[-1][0], f"rows unsupported, as report.md says: {counts}")]
+        self._file.write("".join(f"{position} {formatting.one_line(text, _MAX_CHARS)}\n" for position, text in lines))
+        self._unsupported = []
+
     def update(self, done: int, total: int, text: str) -> None:
         """Redraws the bar, if there is one."""
         if self._bar is None:
@@ -104,6 +122,7 @@ class Progress:
     def stop(self) -> None:
         """Removes the bar, or writes what waits for a line. May be called twice."""
         self._unfold()
+        self._write_unsupported()
         if self._bar is not None and self._bar.task_ids:
             self._bar.stop()
 

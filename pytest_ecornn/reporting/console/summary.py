@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_ecornn.regression.gate import RegressionReport
-from pytest_ecornn.reporting import answer_table, boundary_sizes, gate_tables, more_budget, standing, terminal
+from pytest_ecornn.reporting import answer_table, boundary_sizes, gate_tables, more_budget, standing, terminal, undecided
 from pytest_ecornn.reporting.answer import Answer, answers
 from pytest_ecornn.reporting.console import page
 from pytest_ecornn.reporting.stored.load import Report
@@ -42,10 +42,12 @@ def print_summary(
         page.print_table(console, answer_table.terminal_table(shown, console.width))
         if sum(row.timing is not None for row in rows) <= _MAX_LISTED_ROWS:
             page.print_table(console, terminal.rows_table(rows, unproven))
-        lines = [answer_table.counts_line(summary), *lines, *terminal.certainty_lines(settings)]
+        groups = undecided.by_cause(rows, unproven, summary)
+        causes = [f"undecided: {group.line}" for group in groups]
+        lines = [answer_table.counts_line(summary), *causes, *lines, *terminal.certainty_lines(settings)]
     if compared:
         print_comparison_table(console, compared)
-    lines += boundary_sizes.lines(rows)
+    lines += filter(None, [boundary_sizes.line(rows)])
     lines += more_budget.lines(rows, unproven, settings, command)
     print_lines(console, [*lines, *(gate_tables.summary_lines(compared) if compared else ())])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pytest_ecornn.reporting import answer_table, more_budget, standing
+from pytest_ecornn.reporting import answer_table, more_budget, standing, undecided
 from pytest_ecornn.reporting.answer import answers
 from pytest_ecornn.reporting.html import heat_map, page, plots, row_data
 from pytest_ecornn.reporting.pictures import palette
@@ -47,6 +47,9 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
             *more_budget.lines(rows, unproven, run.settings, run.command),
         ],
         score=run.score.one_line() if run.score else "",
+        undecided=undecided.by_cause(rows, unproven, summary),
+        undecided_header=undecided.HEADER,
+        skipped=[(name, standing.reasons_line(reasons)) for name, reasons in standing.skipped(rows).items()],
         failures=failure_groups(rows),
         maps=heat_map.of_rows(timed, unproven, summary),
         curves=drawn,

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import cached_property
@@ -193,7 +193,7 @@ class RunPlugin:
             if self._gate:
                 self._compare(self._gate, rows, session)
             paths = reporting.write_reports(self.session.options.report, self._run_info(), rows, self._compared)
-            self._written += map(str, paths)
+            self._written.append(_where(paths))
             if self._compared and (summary := gate_tables.summary_path()):
                 gate_tables.append_summary(self._compared, summary)
         except reporting.ReportError as error:
@@ -255,6 +255,12 @@ def _locked(folder: Path) -> FolderLock:
         return FolderLock(folder)
     except OSError as error:
         raise journal.cannot_write(folder, error) from error
+
+
+def _where(paths: Sequence[Path]) -> str:
+    """Where the report lies: that for a browser, and names of the others."""
+    first = next((path for path in paths if path.suffix == ".html"), paths[0])
+    return f"report: {first}; beside it {', '.join(path.name for path in paths if path != first)}"
 
 
 def _kept(rows: journal.Journal) -> str:

@@ -39,8 +39,13 @@ class ProgressDisplay:
 
     def report_unsupported(self, summary: str, outcome: str) -> None:
         """All rows that an implementation does not support, by one line."""
-        if self.is_shown:
-            self._next().item_done(summary, outcome, self._done, self.total)
+        if not self.is_shown:
+            return
+        shown = self._next()
+        if outcome == "failed":
+            shown.item_done(summary, outcome, self._done, self.total)
+        else:
+            shown.unsupported(summary, self._done, self.total)
 
     def _next(self) -> progress.Progress:
         """Counts an item. Where rows are timed, those that are only verified share lines."""

@@ -7,11 +7,11 @@ skipped, or as failed where the implementation is required; its rows go to the j
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from pytest_ecornn.reporting import standing
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import AGAIN, Row
 from pytest_ecornn.run.items.items import CheckItem
@@ -28,7 +28,8 @@ class UnsupportedItem(pytest.Item):
     @property
     def summary(self) -> str:
         """How many of the selected rows it does not support, and why, in one line."""
-        reasons = _counted(row.reason.partition(AGAIN)[0] for row in self.rows)
+        counts = Counter(row.reason.partition(AGAIN)[0] for row in self.rows)
+        reasons = standing.reasons_line(dict(counts.most_common()))
         return f"{self.rows[0].implementation}: {len(self.rows)} of {self.selected} rows unsupported: {reasons}"
 
     def runtest(self) -> None:
@@ -87,9 +88,3 @@ def _grouped(name: str, members: list[tuple[pytest.Item, Row]], selected: int) -
         parent, name=f"test_unsupported[{name}]", rows=rows, selected=selected, rerun=own.rerun()
     )
     return item
-
-
-def _counted(reasons: Iterable[str]) -> str:
-    """The commonest first, each with its number where there are several."""
-    counts = Counter(reasons)
-    return "; ".join(f"{reason} ({number})" if len(counts) > 1 else reason for reason, number in counts.most_common())
