@@ -165,6 +165,27 @@ def compare(
     return RegressionReport(findings, changes, only[0], only[1], confidence)
 
 
+def unusable(rows: Iterable[Row]) -> str:
+    """Why no later run can be judged by any of these rows; empty where one can, and where nothing was timed."""
+    passed = [row for row in rows if row.kind == "benchmark" and row.status == "passed"]
+    timings = [timing for row in passed for name in _COLUMNS if (timing := getattr(row, name)) is not None]
+    compared = [timing for timing in timings if timing.against]
+    if timings and not compared:
+        return "nothing took turns with a baseline"
+    reasons = [_disturbed(timing) or _too_few(timing, confidence_of(len(compared))) for timing in compared]
+    return reasons[0] if reasons and all(reasons) else ""
+
+
+def _too_few(timing: Timing, confidence: float) -> str:
+    """What is wrong with the pairs of blocks of every ratio; empty where one can be judged by."""
+    try:
+        for against in timing.against:
+            ratio_of(timing, against, confidence)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def confidence_of(columns: int) -> float:
     """Confidence of one interval, then or now, for so many compared columns."""
     return 1 - min(WRONG_ROWS, WRONG_RUNS / max(1, columns))

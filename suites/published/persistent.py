@@ -2,7 +2,8 @@
 
 `python -m pytest_ecornn.suites.published.persistent --output FOLDER` writes FOLDER/persistent.md and FOLDER/persistent.json,
 anew after every step, so that what was measured outlives a run that is cut short: --resume goes on after it. It takes one GPU;
-on several, each process has its own by CUDA_VISIBLE_DEVICES and its --parts, and --join puts their reports together.
+on several, each process has its own by CUDA_VISIBLE_DEVICES and its --parts, and
+`python -m pytest_ecornn join` unites their reports.
 """
 
 from __future__ import annotations

@@ -144,3 +144,24 @@ def test_an_unwritable_summary_is_an_error_and_the_report_is_there(foreign: Fore
     done = foreign.run(*OPTIONS, *COMPARE, "60%", check=1)
     assert "cannot be written" in done.stdout
     assert foreign.report()["comparison"]["problems"] == []
+
+
+BUSY = """
+from pytest_ecornn.measurement.noise.watch import Watch
+from pytest_ecornn.results.rows import Disturbance
+Watch.disturbance = lambda self: Disturbance(1.0, 2, 1.0, 0.0, 0.0, 0.0, 0.0, 20, 15)
+"""
+
+
+def test_a_report_that_no_gate_can_use_is_stored_with_a_warning(foreign: Foreign) -> None:
+    foreign.write("conftest.py", QUIET + BUSY)
+    done = foreign.run(*OPTIONS, check=0)
+    warning = (
+        "WARNING: no gate can use this report, as no row can be judged by it: 75% of blocks disturbed: other processes took"
+    )
+    assert warning in done.stdout
+    foreign.write("stored.json", json.dumps(foreign.report()))
+    foreign.write("conftest.py", QUIET)
+    done = foreign.run(*OPTIONS, *COMPARE, "50%", check=1)
+    assert "gate failed: no row could be judged" in done.stdout
+    assert "WARNING" not in done.stdout

@@ -87,6 +87,14 @@ def test_options_case_names_and_properties_in_the_documents_exist_and_are_comple
     assert listed == [one.name for one in properties.PROPERTIES]
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_commands_can_be_pasted(page: str) -> None:
+    """No word of capitals stands for what a reader has to know, but for a variable that the block sets or exports."""
+    code = "".join(blocks(page, ""))
+    assigned = set(re.findall(r"\b([A-Z_]+)=", code))
+    assert set(re.findall(r"(?<![\w$-])[A-Z]{4,}\b", code)) <= assigned | {"LSTM"}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_what_needs_an_extra_says_so_in_the_same_section(page: str) -> None:
     needing = [part for part in re.split(r"^## ", text(page), flags=re.M) if "--ecornn-isolate" in part]

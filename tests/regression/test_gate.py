@@ -86,6 +86,19 @@ def test_a_disturbed_row_that_is_stored_is_no_base() -> None:
     assert "1 undecided, by --ecornn-strict" in outcome.problems
 
 
+def test_a_report_is_of_no_use_where_each_of_its_ratios_is_disturbed_too_short_or_absent() -> None:
+    usable, busy = (one(name, 100.0, {"base": 100.0}) for name in ("a", "b"))
+    busy.timing.disturbance = BUSY  # type: ignore[union-attr]
+    assert gate.unusable([usable, busy]) == gate.unusable([]) == ""
+    assert gate.unusable([busy]).startswith("75% of blocks disturbed: other processes took")
+    short = one("c", 100.0, {"base": 100.0})
+    for blocks in (short.timing, short.timing.against[0]):  # type: ignore[union-attr]
+        blocks.samples_us = blocks.samples_us[:2]  # type: ignore[union-attr]
+    assert gate.unusable([short]) == "expected at least 3 pairs, got 2 and 2 times"
+    assert gate.unusable([one("base", 100.0, {})]) == "nothing took turns with a baseline"
+    assert gate.unusable([row("d", CASES[0], status="skipped")]) == ""
+
+
 def test_a_row_that_is_disturbed_now_is_not_slower_unless_by_more_than_that_has_cost() -> None:
     then = [one("a", 100.0, {"base": 100.0})]
     for factor, expected in ((2.0, "unclear"), (50.0, "slower")):

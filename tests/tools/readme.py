@@ -69,15 +69,23 @@ def speedups() -> str:
     """persistent_gpu beside cuDNN, a row for each set of cases."""
     report = json.loads((ROOT / "reports/h200/persistent.json").read_text())
     (card,) = report["machine"]["gpu"]["names"]
-    rows = [_speedup(series) for series in front_chart.persistent_series(report["rows"]) if "as called" in series.label]
-    head = f"| `persistent_gpu` on one {card}, as called | times as fast as cuDNN, geometric mean | lowest case | cases |"
-    return "\n".join([head, "| --- | --- | --- | --- |", *rows])
+    series = {one.label: one for one in front_chart.persistent_series(report["rows"])}
+    labels = dict.fromkeys(label.rpartition(", ")[0] for label in series)
+    rows = [_speedup(label, *(series[f"{label}, {column}"] for column in ("device only", "as called"))) for label in labels]
+    columns = "device only | lowest case | as called | lowest case | cases"
+    head = f"| `persistent_gpu` on one {card}, times as fast as cuDNN | {columns} |"
+    return "\n".join([head, "| --- | --- | --- | --- | --- | --- |", *rows])
 
 
-def _speedup(series: Series) -> str:
+def _speedup(label: str, device_only: Series, as_called: Series) -> str:
+    return f"| {label} | {_figures(device_only, '**')} | {_figures(as_called)} | {len(as_called.ratios)} |"
+
+
+def _figures(series: Series, mark: str = "") -> str:
+    """The geometric mean, between marks, with its interval; and the lowest case."""
     mean, lowest = series.mean, min(ratio.ratio for ratio in series.ratios)
-    figures = f"**{significant(mean.ratio, 2)}** [{significant(mean.low)}, {significant(mean.high)}] | {significant(lowest)}"
-    return f"| {series.label.removesuffix(', as called')} | {figures} | {len(series.ratios)} |"
+    interval = f"[{significant(mean.low)}, {significant(mean.high)}]"
+    return f"{mark}{significant(mean.ratio, 2)}{mark} {interval} | {significant(lowest)}"
 
 
 QUOTES: Mapping[str, Mapping[str, Callable[[], str]]] = {

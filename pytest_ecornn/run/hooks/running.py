@@ -19,6 +19,7 @@ import pytest
 
 from pytest_ecornn import reporting
 from pytest_ecornn.measurement.noise import baselines
+from pytest_ecornn.regression import gate
 from pytest_ecornn.regression.gate import RegressionReport
 from pytest_ecornn.reporting import gate_tables, junit, standing
 from pytest_ecornn.results import formatting, journal, score
@@ -202,7 +203,9 @@ class RunPlugin:
             is_cut_short = True
         if is_cut_short:
             self._written.append(_kept(self._journal))
-        else:
+        elif reason := "" if self._gate else gate.unusable(rows):
+            self._written.append(f"WARNING: no gate can use this report, as no row can be judged by it: {reason}")
+        if not is_cut_short:
             self._written += proven.remarks(self.session, rows)
 
     def _compare(self, found: RegressionGate, rows: list[Row], session: pytest.Session) -> None:
