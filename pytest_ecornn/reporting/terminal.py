@@ -195,13 +195,13 @@ def _abbreviate(*words: str) -> str:
 
 
 def certainty_lines(settings: Mapping[str, Any]) -> list[str]:
-    """The basis of a run's verdicts, as far as its settings state it, in a line."""
+    """The basis of a run's verdicts, as far as its settings state it."""
     confidence = settings.get("intervals")
     together = "all ratios of the run hold together 19 times of 20"
     effort = [settings.get("budget", ""), f"at least {pairs} pairs" if (pairs := settings.get("fewest pairs")) else ""]
-    parts = [f"confidence of intervals: {confidence}; {together}" if confidence else ""]
-    parts.append(f"budget: {', '.join(map(str, filter(None, effort)))}" if any(effort) else "")
-    return [formatting.one_line("; ".join(filter(None, parts)))] if any(parts) else []
+    lines = [f"confidence of intervals: {confidence}; {together}" if confidence else ""]
+    lines.append(f"budget: {', '.join(map(str, filter(None, effort)))}" if any(effort) else "")
+    return [formatting.one_line(line) for line in lines if line]
 
 
 def _counts(found: Counter[str], words: tuple[str, ...]) -> str:

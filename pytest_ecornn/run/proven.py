@@ -15,6 +15,7 @@ from pytest_ecornn.run.suites import is_narrowed
 from pytest_ecornn.verification.verification import rerun_command
 
 _MAX_NAMED = 3  # implementations of which nothing was proven
+_MAX_REASON_LENGTH = 200
 
 
 def judge(session: RunSession, config: pytest.Config, rows: Sequence[Row]) -> tuple[pytest.ExitCode, list[str]]:
@@ -24,8 +25,8 @@ def judge(session: RunSession, config: pytest.Config, rows: Sequence[Row]) -> tu
     asked = _asked_rows(rows)
     if not asked or any(row.status != "skipped" for row in asked) or _may_run_in_another_shard(session):
         return pytest.ExitCode.OK, []
-    line = f"nothing was {_verb(asked)}: {formatting.count(len(asked), 'row')} skipped, of {_options(session, config)}"
-    return pytest.ExitCode.NO_TESTS_COLLECTED, [line]
+    skipped = f"{formatting.count(len(asked), 'row')} skipped ({_reason(asked)}), of {_options(session, config)}"
+    return pytest.ExitCode.NO_TESTS_COLLECTED, [f"nothing was {_verb(asked)}: {skipped}"]
 
 
 def remarks(session: RunSession, rows: Sequence[Row]) -> Iterator[str]:
@@ -66,6 +67,11 @@ def _may_run_in_another_shard(session: RunSession) -> bool:
     return any(not item.refusal for item in items if item.kind != "control")
 
 
+def _reason(rows: Sequence[Row]) -> str:
+    """The commonest reason of skipped rows."""
+    return formatting.one_line(Counter(row.reason for row in rows).most_common(1)[0][0], _MAX_REASON_LENGTH)
+
+
 def _options(session: RunSession, config: pytest.Config) -> str:
     """The options that chose the rows, as a command line has them."""
     options = session.options
@@ -87,11 +93,10 @@ def _skipping(session: RunSession, rows: Sequence[Row]) -> list[str]:
 
 def _advice(session: RunSession, name: str, rows: Sequence[Row]) -> str:
     found = session.found[name]
-    ((reason, _),) = Counter(row.reason for row in rows).most_common(1)
     kinds = {row.kind for row in rows}
     if any(not item.refusal for item in session.items() if item.found.name == name and item.kind in kinds):
-        return formatting.one_line(reason)
+        return _reason(rows)
     if not (case := session.support.accepted(found)):
-        return f"of no cell and dtype was a case found that it runs: {formatting.one_line(reason)}"
+        return f"of no cell and dtype was a case found that it runs: {_reason(rows)}"
     is_timed = rows[0].kind == "benchmark"
     return f"it runs {case}: {rerun_command(name, [case], session.locator_options(found, is_timed), is_timed=is_timed)}"

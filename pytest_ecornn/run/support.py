@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -52,18 +53,15 @@ class Support:
         devices = dict.fromkeys([*(case.device for case in (*self._cases, *self._bases)), "cpu", "cuda"])
         kinds = product(devices, cells.names(), DTYPES)
         small = [Case(cell=c, dtype=t, device=d, steps=4, batch=2, hidden_size=8) for d, c, t in kinds]
-        own = {(case.device, case.cell, case.dtype): case for case in reversed(self._cases)}
+        firsts = {(case.cell, case.dtype): case for case in reversed(self._cases)}
+        own = [replace(case, device=device) for device in devices for case in reversed(firsts.values())]
 
         def nearest(case: Case) -> str:
             return str(implementation.nearest_supported(case, implementation.cls().refusal) or "")
 
         with GlobalStateGuard(), MonkeypatchGuard(), ExitGuard():
             return next(
-                (
-                    name
-                    for case in (*reversed(own.values()), *small)
-                    if _is_here(case) and (name := _ask_guarded(nearest, case))
-                ),
+                (name for case in (*own, *small) if _is_here(case) and (name := _ask_guarded(nearest, case))),
                 "",
             )
 

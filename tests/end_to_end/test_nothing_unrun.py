@@ -167,7 +167,7 @@ class Narrow(Sequential):
 """
 EXPORTED = "case.bidirectional and case.projected and not case.training and case.cell == 'gru' and case.dtype == 'float32'"
 FIXED = f"{EXPORTED} and (case.steps, case.batch, case.hidden_size) == (21, 6, 54)"
-NOTHING = "nothing was verified: {count} skipped, of --ecornn-only mine {cases} --ecornn-device cpu"
+NOTHING = "nothing was verified: {count} skipped (another export, please), of --ecornn-only mine {cases} --ecornn-device cpu"
 
 
 @pytest.mark.parametrize("condition", [EXPORTED, FIXED], ids=["options", "sizes"])
@@ -198,7 +198,7 @@ def test_a_run_that_times_nothing_is_no_success_though_drawn_cases_passed(foreig
     done = foreign.run("--ecornn-bench", *options, *QUICK, check=5)
     assert {row["status"] for row in foreign.report()["rows"] if row["kind"] == "drawn"} == {"passed"}
     asked = "--ecornn-only mine --ecornn-cases smoke --ecornn-device cpu -k mine-gru"
-    assert f"ERROR: nothing was timed: 2 rows skipped, of {asked}" in done.stdout
+    assert f"ERROR: nothing was timed: 2 rows skipped (another export, please), of {asked}" in done.stdout
     assert "mine: it runs gru-T35-B16-H128-float32-bidirectional-state: pytest --ecornn-bench --ecornn-only mine" in done.stdout
 
 

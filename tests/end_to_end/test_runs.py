@@ -125,13 +125,20 @@ def test_only_is_exact(foreign: Foreign) -> None:
     assert [line for line in tests if f"[sequential-{samples.CASE}]" not in line] == []
 
 
-def test_a_missing_gpu_is_a_reasoned_skip(foreign: Foreign) -> None:
+def test_a_missing_gpu_is_a_reasoned_skip_and_no_success_where_nothing_else_ran(foreign: Foreign) -> None:
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    foreign.run("--ecornn-bench", "--ecornn-device", "cuda", "--ecornn-cases", "smoke", "-k", "sequential and rnn", check=0)
+    foreign.run("--ecornn-bench", "--ecornn-device", "cuda", "--ecornn-cases", "smoke", "-k", "sequential and rnn", check=5)
     assert {row["reason"] for row in foreign.rows().values()} == {"no CUDA device on this machine"}
+    cases = f"{samples.CASE}-cuda"
+    done = foreign.run(
+        "--ecornn-verify", "--ecornn-only", "torch_cpu", "--ecornn-device", "cuda", "--ecornn-case", cases, check=5
+    )
+    skipped = "2 rows skipped (no CUDA device on this machine), of --ecornn-only torch_cpu"
+    assert f"ERROR: nothing was verified: {skipped}" in done.stdout
+    assert f"nothing was verified of torch_cpu: it runs {samples.CASE}: pytest --ecornn-verify" in done.stdout
 
 
 TWO_CASES = ("--ecornn-case", samples.CASE, "--ecornn-case", "mingru-T20-B2-H16-float32-projected")

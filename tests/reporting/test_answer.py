@@ -185,7 +185,7 @@ def test_the_report_begins_with_the_answers_and_how_sure_they_are(tmp_path: Path
     assert table < sure < reading < cells
     assert "|" not in text[:table]
     assert f"| {CASES[0]} | **blocked_cpu** | **2.31 ms** | 0.33 \\[0.33, 0.34\\] | torch_cpu | faster |" in text
-    assert "budget: 2 s a row" in text[sure:reading]
+    assert "- budget: 2 s a row" in text[sure:reading]
 
 
 def test_the_csv_begins_with_timed_rows(tmp_path: Path) -> None:

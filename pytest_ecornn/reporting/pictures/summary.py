@@ -58,7 +58,7 @@ def _speeds(run: RunInfo, rows: list[Row], timed: list[Row], unproven: Collectio
     _write_head(column, run, rows, unproven)
     column.write(f"{answer_table.counts_line(summary)}. Bold: certainly the fastest.")
     add_bands(column, shown, baselines)
-    confidence = [line.partition("; budget")[0] for line in certainty_lines(run.settings) if line.startswith("confidence")]
+    confidence = [line for line in certainty_lines(run.settings) if line.startswith("confidence")]
     column.write("; ".join(["Bars are intervals, with an arrow where one goes on", *confidence]) + ".")
     if len(shown) < len(bands):
         column.write(
