@@ -83,12 +83,13 @@ def _unclear_verdicts(rows: Iterable[Row], unproven: Collection[standing.Key]) -
 
 
 def _cause(timing: Timing, ratio: BaselineRatio) -> str:
+    """What is most likely to have widened the interval. Others on the machine change a baseline's times too."""
+    if is_disturbed(timing.disturbance):
+        return _DISTURBED
     if ratio.doubts:
         widest = max(ratio.doubts, key=lambda doubt: max(doubt.high, 1 / doubt.low) if doubt.low > 0 else float("inf"))
         return f"a baseline took another time {CAUSES[widest.cause]} than beside the candidate"
-    if ratio.doubt:
-        return _OTHER_TIMES
-    return _DISTURBED if is_disturbed(timing.disturbance) else _WIDE
+    return _OTHER_TIMES if ratio.doubt else _WIDE
 
 
 HEADER = ("Case", "Implementation", "Ratio [interval]", "Baseline's other times")

@@ -97,6 +97,6 @@ def _advice(session: RunSession, name: str, rows: Sequence[Row]) -> str:
     if any(not item.refusal for item in session.items() if item.found.name == name and item.kind in kinds):
         return _reason(rows)
     if not (case := session.support.accepted(found)):
-        return f"of no cell and dtype was a case found that it runs: {_reason(rows)}"
+        return f"no case was found that it runs here: {_reason(rows)}"
     is_timed = rows[0].kind == "benchmark"
     return f"it runs {case}: {rerun_command(name, [case], session.locator_options(found, is_timed), is_timed=is_timed)}"

@@ -206,7 +206,7 @@ def test_a_run_of_what_runs_nothing_says_so(foreign: Foreign) -> None:
     foreign.write("mine.py", NARROW.format(condition="False"))
     options = ["--ecornn-verify", "--ecornn-implementations", "mine.py", "--ecornn-only", "mine"]
     done = foreign.run(*options, "--ecornn-shard", "1/2", check=5)
-    assert "of no cell and dtype was a case found that it runs: another export, please" in done.stdout
+    assert "no case was found that it runs here: another export, please" in done.stdout
 
 
 def test_one_that_skips_everything_beside_one_that_runs_is_named(foreign: Foreign) -> None:

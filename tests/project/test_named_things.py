@@ -17,7 +17,7 @@ ENDINGS = "py|cu|cuh|hpp|cpp|md|txt|json|svg|toml|yml|yaml|css|js|jinja"
 # Of a reader's own, of another program, or made when a program runs; capitals stand for any name.
 OTHERS_FILES = re.compile(r".*[A-Z]{3}.*|my_scan\.py|(kernels/)?my_scan\.py|reports/local/.*|build/.*")
 OTHERS_OPTIONS = {"--all-files", "--constraint", "--dist", "--lf", "--sw", "--temp-dir", "--tx"}
-# Pages on clusters, whose commands are mostly other programs'.
+# All but those of docs/hosts, whose commands are mostly other programs'.
 PAGES = sorted(
     str(page.relative_to(ROOT))
     for folder in (".", "docs", "docs/kernels", "docs/notes", "implementations")

@@ -35,7 +35,7 @@ from pytest_ecornn.reporting.console.progress import Progress
 from pytest_ecornn.reporting.console.summary import print_summary
 from pytest_ecornn.reporting.pictures import summary
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.rows import Row, TensorError
+from pytest_ecornn.results.rows import Doubt, Row, TensorError
 from tests.helpers.reporting.outputs import csv_of, printed
 from tests.helpers.reporting_samples import (
     BUSY,
@@ -424,6 +424,7 @@ def test_a_case_is_undecided_for_what_its_verdicts_leave_open() -> None:
         one.timing.against[0].verdict = "unclear"
     assert busy.timing is not None
     busy.timing.disturbance = BUSY
+    busy.timing.against[0].add_doubts([Doubt("after", 0.5, 0.1, 9.0)], 0.03)
     groups = undecided.by_cause([base, wide, busy], set(), answers([base, wide, busy], set()))
     assert [group.line for group in groups] == [
         "1 verdict on 1 case: intervals too wide to tell; a larger --ecornn-budget narrows them",
