@@ -44,7 +44,7 @@ from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.measurement.noise.watch import MachineLoad
 WallTimer.time.__kwdefaults__["now"] = process_time
 MachineLoad.load = lambda self: None
-BaselineProbe.doubts = lambda self, beside: []
+BaselineProbe.doubts = lambda self, name, beside_us: []
 baselines.compare_with_own_rows = lambda rows: None
 """
 

@@ -10,14 +10,16 @@ import pytest
 from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.measurement.measurement import Arm
-from pytest_ecornn.measurement.noise.baselines import Alone, BaselineProbe
+from pytest_ecornn.measurement.noise.baselines import PLACES, Alone, BaselineProbe
 from pytest_ecornn.measurement.noise.bounds import TimedBlockBounds
 from pytest_ecornn.measurement.pool import InputPool
+from pytest_ecornn.measurement.replay import GraphArm
 from pytest_ecornn.reporting import answer
 from pytest_ecornn.results.rows import BaselineRatio, Doubt
 from pytest_ecornn.selfcheck._correct_layers import Loop
 from pytest_ecornn.verification.guards.background import ThreadGuard
 from pytest_ecornn.verification.verification import Candidate
+from tests.helpers.fake_graphs import CountingClock, built, fake_graph
 from tests.helpers.reporting_samples import BUSY, QUIET
 
 CASE = Case(cell="gru", steps=4, batch=2, hidden_size=8)
@@ -82,6 +84,19 @@ def test_a_baseline_that_a_candidate_slows_while_they_take_turns_is_quicker_befo
     doubts = probe.doubts("loop", 1e7)
     assert [one.cause for one in doubts] == ["before", "after"]
     assert all(one.high < 0.9 for one in doubts)
+
+
+def test_device_only_times_are_doubted_by_replays_alone() -> None:
+    """Each replay takes 2 ms. Before, other graphs were timed, which may differ by their places in memory."""
+    candidate, pool = built("gru-T4-B2-H8-float32")
+    arms = [GraphArm(candidate, pool, [fake_graph(candidate, pool) for _ in range(2)]) for _ in range(2)]
+    clock = CountingClock()
+    probe = BaselineProbe(arms[:1], clock, 0.1, PLACES)
+    arms[1].calibrate(clock)
+    probe.time_after(arms[1:], [2000.0])
+    assert probe.doubts("sequential", 2000.0) == []
+    assert [one.cause for one in probe.doubts("sequential", 2100.0)] == ["after"]
+    assert [one.cause for one in probe.doubts("sequential", 3000.0)] == ["before", "after"]
 
 
 def ratio(low: float, high: float, *doubts: Doubt) -> BaselineRatio:
