@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_ecornn.reporting import ReportError
     from pytest_ecornn.reporting.stored.load import Report, load_report
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Case", "Cell", "Cost", "Implementation", "Report", "ReportError", "Unsupported", "Weights", "__version__", "load_report",
 ]  # fmt: skip

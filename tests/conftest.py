@@ -25,7 +25,6 @@ from tests.simulator import clusters_on_cpu, launch_memo
 
 _COUNTS = pytest.StashKey[Counter[str]]()  # of all workers
 _OF_EACH_WORKER = ("left out", "need a GPU")  # what all of them count alike
-_GPU_LOCK = Path(tempfile.gettempdir()) / f"pytest-ecornn-tests-{os.getuid() if hasattr(os, 'getuid') else 'all'}.lock"
 _TESTS = Path(__file__).parent
 _SECONDS = 300  # of a test; rows of the suites have no limit here, since one of the profile "thorough" may take longer
 _has_gpu = torch.cuda.is_available()
@@ -33,11 +32,12 @@ _has_gpu = torch.cuda.is_available()
 
 @pytest.fixture(autouse=True)
 def _share_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Tests marked `gpu_alone` time on the GPU: no test of another worker runs meanwhile. Others run beside each other."""
+    """Tests marked `gpu_alone` time on the GPU: no other worker of this run tests meanwhile. Others run beside each other."""
     if not _has_gpu:
         yield
         return
-    lock = MachineLock(_GPU_LOCK)
+    folder = Path(tempfile.gettempdir())
+    lock = MachineLock(folder / "tests.lock", rows=folder)
     with lock.exclusive() if request.node.get_closest_marker("gpu_alone") else lock.shared():
         yield
 
@@ -49,15 +49,17 @@ def _orders_of_threads(request: pytest.FixtureRequest) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives each process a temporary folder, and with it a machine lock, of its own: or all timed rows would queue in one line.
+    """Gives each process a temporary folder, and with it a machine lock, of its own: no test waits for another run's rows.
 
-    Tests that run without a GPU time too briefly, and judge too coarsely, to need the machine alone. Hypothesis draws the same
+    Tests that run without a GPU time too briefly, and judge too coarsely, to need the machine alone. On a GPU the workers of a
+    run share a folder, as their rows take turns there. Hypothesis draws the same
     examples in each `make test`, so that their launches are remembered, and new ones in `make test-all`.
     """
     config.stash[_COUNTS] = Counter()
     settings.register_profile("make test", derandomize=True)
     settings.load_profile("default" if IS_TEST_ALL else "make test")
-    if _has_gpu or (config.getoption("numprocesses", None) and not hasattr(config, "workerinput")):
+    is_worker, has_workers = hasattr(config, "workerinput"), bool(config.getoption("numprocesses", None))
+    if is_worker if _has_gpu else has_workers and not is_worker:
         return  # a controller runs no test, and a worker's folder within its own would be too long for a socket's path
     folder, patch = tempfile.TemporaryDirectory(prefix="ecornn-", ignore_cleanup_errors=True), pytest.MonkeyPatch()
     patch.setenv("TMPDIR", folder.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from time import perf_counter
 
 from pytest_ecornn.cases.contents import valid_steps
 from pytest_ecornn.measurement import cost_bounds, roofline
@@ -17,6 +16,7 @@ from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results import statistics
 from pytest_ecornn.results.rows import BaselineRatio, Disturbance, Timing
 from pytest_ecornn.results.statistics import CONFIDENCE, MIN_PAIRS, Ratio
+from pytest_ecornn.system.locking import own_time
 from pytest_ecornn.system.sensors import GpuTelemetry
 from pytest_ecornn.verification.comparison import TensorCheck
 
@@ -41,7 +41,7 @@ class TimingColumn:
 
         Then the baselines are timed alone; what that leaves undecided, but not for good, is measured for the rest.
         """
-        end = perf_counter() + budget
+        end = own_time() + budget
 
         def is_decided() -> bool:
             against = self.against()
@@ -52,7 +52,7 @@ class TimingColumn:
             if self._probe:
                 times_us = [one.time_us for one in self.against()]
                 self._probe.time_after(self._arms[1:], times_us)
-                margin, left = self._clock.equivalence_margin, end - perf_counter()
+                margin, left = self._clock.equivalence_margin, end - own_time()
                 if left > 0 and not is_decided() and any(one.budget_factor(margin) < inf for one in self.against()):
                     self._measure(clock, left, is_decided)
 

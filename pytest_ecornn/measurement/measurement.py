@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import count
 from math import ceil
-from time import perf_counter
 from typing import Any, Protocol
 
 import torch
@@ -29,6 +28,7 @@ from pytest_ecornn.measurement.kept import Results, SpotChecks, result_bytes
 from pytest_ecornn.measurement.pool import InputPool, Prepared
 from pytest_ecornn.results.statistics import MIN_PAIRS
 from pytest_ecornn.system import memory
+from pytest_ecornn.system.locking import own_time, turn
 from pytest_ecornn.verification.calls import Copies, WrongResult
 from pytest_ecornn.verification.guards.background import ThreadGuard
 from pytest_ecornn.verification.verification import Candidate
@@ -154,15 +154,17 @@ def measure(
     """Adds a sample to each arm a round, in an order that is drawn, until `is_decided` or the budget of seconds is spent."""
     with gc_disabled(), torch.set_grad_enabled(arms[0].candidate.case.training):
         for arm in arms:
-            arm.calibrate(clock)
-        start, last = perf_counter(), None
+            with turn():
+                arm.calibrate(clock)
+        start, last = own_time(), None
         for number in count(1):
             for arm in _ORDER.sample(arms, len(arms)):
-                arm.block(clock, is_settled=arm is last)
+                with turn() as waited:
+                    arm.block(clock, is_settled=arm is last and not waited)
                 after_block(arm)
                 last = arm
             after_round()
-            spent = perf_counter() - start
+            spent = own_time() - start
             fewest = MIN_PAIRS if spent / number * MIN_PAIRS <= _MAX_ROUND_BUDGETS * budget else MIN_ROUNDS
             if number >= fewest and (spent > budget or is_decided()):
                 return

@@ -26,6 +26,7 @@ from pytest_ecornn.run.error_origin import describe_error
 from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
 from pytest_ecornn.run.session import RunSession
 from pytest_ecornn.system import machine
+from pytest_ecornn.system.locking import turn
 from pytest_ecornn.verification.guards.exit_guard import ExitGuard
 from pytest_ecornn.verification.outcomes import RAISED, SkipCheck, skips_as_unsupported
 from pytest_ecornn.verification.verification import Candidate, failed_tensors
@@ -124,7 +125,8 @@ def _replayed(arms: list[Arm]) -> tuple[Sequence[Timeable], Timer]:
     """Arms and clock for device-only times. Graphs are captured after a few calls, as a program captures them."""
     device = arms[0].candidate.case.device
     measure(arms, clocks.for_device(device), 0.0, lambda: True)
-    graphs, missing = capture.graph_arms(arms)
+    with turn():
+        graphs, missing = capture.graph_arms(arms)
     if len(graphs) < len(arms):
         raise RemeasurementFailed("; ".join(missing))
     return graphs, clocks.CudaGraphTimer(device)

@@ -34,7 +34,7 @@ from pytest_ecornn.system import faults, memory
 from pytest_ecornn.system.gpus import host_share
 from pytest_ecornn.system.gpus.lock import GpuTimingLock
 from pytest_ecornn.system.interruption import raised_as_error
-from pytest_ecornn.system.locking import MachineLock
+from pytest_ecornn.system.locking import MachineLock, Patience
 from pytest_ecornn.system.scratch import Scratch
 from pytest_ecornn.verification.calls import WrongResult
 from pytest_ecornn.verification.guards.exit_guard import ExitGuard
@@ -58,7 +58,6 @@ class RunSession:
         self.options = Options.from_config(config)
         worker = worker_input(config)
         share = self.share = host_share.taken() if worker else None
-        self.lock, self.beside = (GpuTimingLock(), share.beside) if share else (MachineLock(), "")
         self.process = WorkerProcess()
         self.current: Row | None = None
         self.allocator = memory.configure_malloc() if self.options.bench else "system default"
@@ -75,7 +74,8 @@ class RunSession:
         self._check_names(config.invocation_params.dir)
         self._scratch = None if worker else Scratch()
         self._shared = self._scratch.path if self._scratch else Path(worker["ecornn_shared"])
-        self.lock.run = worker.get("ecornn_run", os.getpid())
+        self.lock, self.beside = (GpuTimingLock if share else MachineLock)(rows=self._shared), share.beside if share else ""
+        self.lock.run, self.lock.patience = worker.get("ecornn_run", os.getpid()), Patience(self._shared / "waited")
         self.host_machine: dict[str, Any] = {}  # fingerprint of other hosts that run the rows
 
     def _cases(self) -> list[Case]:

@@ -29,6 +29,9 @@ class NoLock:
     def exclusive(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def beside(self) -> str:
+        return ""
+
 
 class AnySupport:
     """A trial asks the implementation itself, case by case."""

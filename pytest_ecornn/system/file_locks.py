@@ -9,7 +9,9 @@ import errno
 import os
 import stat
 import sys
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 if sys.platform != "win32":
@@ -55,20 +57,57 @@ def try_lock(descriptor: int, is_shared: bool = False) -> bool:
     if sys.platform == "win32":
         return True
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        with _unsupported_raised():
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    return True
+
+
+@contextmanager
+def _unsupported_raised() -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP):
             raise
         raise UnsupportedLock(f"its file system cannot lock files ({error.strerror})") from error
-    return True
 
 
 def wait_for_lock(descriptor: int, is_shared: bool = False) -> None:
     """Locks the file when its holders have released it."""
     if sys.platform != "win32":
-        fcntl.flock(descriptor, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+        with _unsupported_raised():
+            fcntl.flock(descriptor, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+
+
+class Ticket:
+    """A place in the order of those that wait, as long as this process lives and keeps the queue's file open.
+
+    The place is a byte of the file, locked: that of the time at which it was taken.
+    """
+
+    def __init__(self, queue: int):
+        self._queue, self._place = queue, time.monotonic_ns()
+        while not self._lock_bytes(1, self._place, is_shared=False):  # somebody just looks whether this place is taken
+            self._place = time.monotonic_ns()
+
+    def is_first(self) -> bool:
+        """Whether nobody that took a place before still waits."""
+        is_free = self._lock_bytes(self._place, 0, is_shared=True)
+        if is_free and sys.platform != "win32":
+            fcntl.lockf(self._queue, fcntl.LOCK_UN, self._place, 0)
+        return is_free
+
+    def _lock_bytes(self, count: int, start: int, is_shared: bool) -> bool:
+        """Locks bytes of the file if that needs no waiting. Raises UnsupportedLock."""
+        if sys.platform != "win32":
+            try:
+                with _unsupported_raised():
+                    fcntl.lockf(self._queue, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB, count, start)
+            except (BlockingIOError, PermissionError):
+                return False
+        return True
 
 
 def write_owner(descriptor: int, run: int) -> None:
@@ -77,6 +116,18 @@ def write_owner(descriptor: int, run: int) -> None:
     with suppress(OSError):
         os.lseek(descriptor, 0, os.SEEK_SET)
         os.write(descriptor, record.encode())
+
+
+def is_alive(process: int) -> bool:
+    """Whether there is such a process, as far as this one can see."""
+    if sys.platform != "win32":
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+    return True
 
 
 def owner(descriptor: int) -> tuple[int, int] | None:

@@ -1,1 +1,1 @@
-"""Measures the harness's own promises on a CUDA device; each promise has a module of its own."""
+"""Measures the harness's own promises, most of them on a CUDA device; each promise has a module of its own."""

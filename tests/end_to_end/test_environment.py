@@ -106,16 +106,32 @@ def test_a_run_that_waits_for_the_machine_says_for_whom_and_removes_what_a_kille
     unrelated.mkdir()
     lock = MachineLock(temporary / f"pytest-ecornn-{os.getuid()}.lock")
     command = foreign.command("--ecornn-verify", "--ecornn-only", "sequential", *_CASE, *QUICK)
-    with lock.exclusive():
+    with lock.exclusive(), lock.turn():
         process = subprocess.Popen(command, cwd=foreign.path, env=environment(), stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         said = next(line for line in process.stdout if "waiting" in line or "passed" in line)
         assert said.startswith(f"waiting for the machine: process {os.getpid()}, of another run, uses it")
+        assert re.search(r"5\d s more at most, then rows go on beside it", said)
         assert str(lock.path) in said
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 0, output
     assert not left[0].exists()
     assert [path for path in temporary.glob("pytest-ecornn-*") if path.is_dir()] == [unrelated]
+
+
+def test_a_run_among_verification_that_never_ends_is_timed_beside_it_and_says_so(foreign: Foreign) -> None:
+    foreign.write(
+        "hasty.py", "from pytest_ecornn.system import locking\nlocking.Patience.__init__.__defaults__ = (None, 2.0)\n"
+    )
+    lock = MachineLock(Path(os.environ["TMPDIR"]) / f"pytest-ecornn-{os.getuid()}.lock")
+    options = ("--ecornn-only", "sequential", *_CASE, *QUICK, "-p", "hasty")
+    with lock.shared():
+        done = foreign.run("--ecornn-bench", *options, check=0)
+    assert f"process {os.getpid()}, of another run, uses it; " in done.stdout
+    timed = [row["beside"] for row in foreign.report()["rows"] if row["timing"]]
+    assert timed == [f"timed beside process {os.getpid()} of another run, after waits of 60 s in all"] * len(timed)
+    with lock.exclusive(), lock.turn():
+        assert foreign.run("--ecornn-verify", *options, check=0)
 
 
 def test_what_stands_in_the_locks_place_is_named_and_no_implementation_blamed(foreign: Foreign) -> None:

@@ -106,7 +106,7 @@ def simulated(host: Host) -> Iterator[None]:
     """Within it, time is the host's."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (measurement, baselines, columns):
-            patch.setattr(module, "perf_counter", lambda: host.now)
+            patch.setattr(module, "own_time", lambda: host.now)
         patch.setattr(measurement, "_ORDER", random.Random(0))
         for module in (columns, baselines):
             patch.setattr(module, "Watch", _Unwatched)

@@ -12,6 +12,7 @@ import tarfile
 import venv
 import zipfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from email import message_from_string
 from pathlib import Path
 
@@ -116,21 +117,89 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert archive.read(f"{folder}/entry_points.txt").decode().split() == ["[pytest11]", "ecornn", "=", "pytest_ecornn.plugin"]
 
 
-@pytest.mark.test_all
-def test_the_wheel_works_from_an_empty_directory(wheel: Path, tmp_path: Path) -> None:
-    environment = tmp_path / "environment"
+def without_this_clone() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+@dataclass
+class Installation:
+    """A virtual environment that has the wheel, and finds what that depends on here; an empty directory to work in."""
+
+    python: Path
+    empty: Path
+
+    def run(self, *arguments: str, check: int = 0) -> str:
+        """The output of `python ARGUMENTS` in the directory."""
+        command = [str(self.python), *arguments]
+        done = subprocess.run(command, cwd=self.empty, env=without_this_clone(), capture_output=True, text=True, timeout=240)
+        assert done.returncode == check, done.stdout[-2000:] + done.stderr[-2000:]
+        return done.stdout
+
+
+@pytest.fixture
+def installation(wheel: Path, tmp_path: Path) -> Installation:
+    environment, empty = tmp_path / "environment", tmp_path / "empty"
     venv.create(environment, with_pip=False)
-    site = next(environment.glob("lib/python*/site-packages"))
-    zipfile.ZipFile(wheel).extractall(site)
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    empty = tmp_path / "empty"
     empty.mkdir()
-    python = environment / "bin/python"
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    where = [str(python), "-c", "import pytest_ecornn.suites.cases as c; print(c.__file__)"]
-    done = subprocess.run(where, cwd=empty, env=variables, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(str(site))
-    command = [str(python), "-m", "pytest", "--ecornn-bench", "--ecornn-budget", "0.1", "--ecornn-case", samples.CASE]
-    done = subprocess.run(command, cwd=empty, env=variables, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert samples.CASE in (empty / "reports/local/report.md").read_text()
+    done = Installation(environment / "bin/python", empty)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(done.python),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        str(wheel),
+    ]
+    subprocess.run(pip, cwd=empty, env=without_this_clone(), check=True, capture_output=True)
+    site = next(environment.glob("lib/python*/site-packages"))
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    for name in ("pytest_ecornn.suites.cases", "pytest_ecornn.implementations.sequential", "pytest_ecornn.nn"):
+        place = done.run("-c", f"import {name} as module; print(module.__file__)")
+        assert place.startswith(str(site))
+    return done
+
+
+@pytest.mark.test_all
+def test_the_wheel_works_from_an_empty_directory(installation: Installation) -> None:
+    installation.run("-m", "pytest", "--ecornn-bench", "--ecornn-budget", "0.1", "--ecornn-case", samples.CASE)
+    assert samples.CASE in (installation.empty / "reports/local/report.md").read_text()
+
+
+@pytest.mark.test_all
+def test_a_users_first_commands_work_with_the_wheel(installation: Installation) -> None:
+    """One file is verified; then a gate: a stored report, and a run that is compared with it."""
+    (installation.empty / "mine.py").write_text(samples.RIGHT)
+    mine = ("--ecornn-implementations", "mine.py", "--ecornn-only", "mine", "--ecornn-case", samples.CASE)
+    assert "2 passed" in installation.run("-m", "pytest", "--ecornn-verify", "--ecornn-require", "mine", *mine)
+    bench = ("-m", "pytest", "--ecornn-bench", "--ecornn-budget", "0.2", *mine)
+    installation.run(*bench, "--ecornn-report", "stored")
+    slowed = samples.RIGHT.replace("outputs = []", "outputs = [__import__('time').sleep(0.02)][1:]")
+    (installation.empty / "mine.py").write_text(slowed)
+    output = installation.run(*bench, "--ecornn-compare", "stored/report.json", check=1)
+    assert re.search(r"slower.*mine|mine.*slower", output)
+    installation.run("-c", "import torch, pytest_ecornn.nn as nn; print(nn.LSTM(4, 8)(torch.randn(5, 2, 4))[0].shape)")
+
+
+def test_kernels_and_their_headers_are_in_the_wheel(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    sources = [name for name in names if name.endswith(".cu")]
+    headers = {name.partition("/include/")[2] for name in names if name.endswith(".cuh") and "/include/" in name}
+    assert sources
+    text = "".join(zipfile.ZipFile(wheel).read(name).decode() for name in sources)
+    included = {name for name in re.findall(r'^#include "(.+)"$', text, re.M) if name.startswith("ecornn/")}
+    assert included
+    assert included <= headers
+
+
+def test_a_release_is_of_the_version_at_the_top_of_the_changelog() -> None:
+    first = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.M)[0]
+    assert re.fullmatch(
+        rf"Unreleased: {re.escape(pytest_ecornn.__version__)}|{re.escape(pytest_ecornn.__version__)} - [\d-]+", first
+    )
+    workflow = (ROOT / ".github/workflows/release.yml").read_text()
+    assert "id-token: write" in workflow
+    assert not re.search(r"password|secrets\.", workflow)

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from math import inf
-from time import perf_counter
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from pytest_ecornn.measurement.noise.bounds import TimedBlockBounds
 from pytest_ecornn.measurement.noise.watch import Watch
 from pytest_ecornn.results.rows import Doubt, Row, Timing
 from pytest_ecornn.results.statistics import EQUIVALENCE_MARGINS, MIN_PAIRS, Ratio, median_interval, verdict
+from pytest_ecornn.system.locking import own_time, turn
 
 PLACES = 0.1  # by which graphs may differ that were captured at other times: a short call's time changes with its addresses
 _BLOCKS, _FEW, _FEWEST = 8, 4, 2
@@ -82,7 +82,8 @@ class BaselineProbe:
         self._margin, self._after = margin or self._own, dict[str, Alone]()
         with _at_rest(arms):
             for arm in arms:
-                arm.calibrate(clock)
+                with turn():
+                    arm.calibrate(clock)
             self._before = {arm.candidate.name: self._quickest(arm) for arm in arms}
 
     def doubts(self, name: str, beside_us: float) -> list[Doubt]:
@@ -108,8 +109,8 @@ class BaselineProbe:
 
     def _quickest(self, arm: Timeable) -> Alone:
         """Returns the quicker of two timings in a row: a short disturbance is over by the second."""
-        start, first = perf_counter(), Alone.of(self._time(arm))
-        if perf_counter() - start > _PATIENCE * self._seconds:
+        start, first = own_time(), Alone.of(self._time(arm))
+        if own_time() - start > _PATIENCE * self._seconds:
             return first
         return min(first, Alone.of(self._time(arm)), key=lambda alone: alone.median)
 
@@ -118,13 +119,14 @@ class BaselineProbe:
 
         The memory that the calls take is freed afterwards.
         """
-        arm, start = arm.fresh(), perf_counter()
+        arm, start = arm.fresh(), own_time()
         watch = Watch(self._clock, [arm])
         with watch as clock:
             for done in count(1):
-                arm.block(clock, is_settled=done > 1)
+                with turn() as waited:
+                    arm.block(clock, is_settled=done > 1 and not waited)
                 watch.after_block(arm)
-                blocks, spent = watch.bounds(arm, watch.disturbance()), perf_counter() - start
+                blocks, spent = watch.bounds(arm, watch.disturbance()), own_time() - start
                 is_steady = Alone.of(blocks).is_steady(self._own)
                 limit = self._seconds if is_steady else _PATIENCE * self._seconds
                 few = _FEW if blocks.is_certain else _BLOCKS

@@ -15,6 +15,8 @@ from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results.rows import Row, Timing
 from pytest_ecornn.run.items.items import NamedCaseItem, build_and_compare, check_not_refused
 from pytest_ecornn.system.interruption import raised_as_error
+from pytest_ecornn.system.locking import turn
+from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.guards import ambient
 from pytest_ecornn.verification.guards.background import ThreadGuard
 from pytest_ecornn.verification.guards.tampering import MonkeypatchGuard
@@ -31,7 +33,6 @@ class BenchmarkItem(NamedCaseItem):
 
     def fill(self, row: Row) -> None:
         check_not_refused(self.found, self.case)
-        row.beside = self.session.beside
         freeze_living()
         threads, clock = ThreadGuard(), clocks.for_device(self.case.device)
         with self.session.lock.shared():
@@ -43,30 +44,44 @@ class BenchmarkItem(NamedCaseItem):
             probe, replay_probe = BaselineProbe(alone, clock, self.session.options.budget), self._replay_probe(alone)
             del alone
         self.session.process.set_current_work(self.found.name, self.case)
-        lock = self.session.lock.exclusive if self.found.cls.times_in_build else self.session.lock.shared
-        with lock(), self._global_state_unchanged():
+        with self._global_state_unchanged():
             candidate = self.verified(row)
             cost_bounds.checked(candidate)
         self.session.process.set_current_work(self.found.name, self.case, names, is_timed=True)
         arms = [Arm(one, pool, threads=threads) for one in (candidate, *baselines)]
         called, replayed = TimingColumn(arms, clock, self.session.confidence, probe), None
         with self.session.lock.exclusive():
-            self.session.ceilings(self.case.device)
+            with turn():
+                self.session.ceilings(self.case.device)
             with self._global_state_unchanged():
                 called.measure(self.session.options.budget, self.pairs)
             if ambient.has_busy_threads():
                 threads.check()
                 raise self.failure("threads: expected them to rest after a call, but a core is busy")
-            peak_bytes, host_us = arms[0].peak_bytes(), arms[0].host_us(clock)
+            with turn():
+                peak_bytes, host_us = arms[0].peak_bytes(), arms[0].host_us(clock)
             if self.case.device.startswith("cuda"):
                 replayed, missing = self._replayed(arms, replay_probe)
                 notes = [*notes, *missing]
             columns = [called, replayed] if replayed else [called]
-            ceilings = self._ceilings(columns)
+            with turn():
+                ceilings = self._ceilings(columns)
+        row.beside = "; ".join(filter(None, [self.session.beside, self.session.lock.beside()]))
         self._verify_kept(columns)
         row.timing = self._check_roofline(called.timing(ceilings, peak_bytes, host_us), ceilings)
         row.replay = self._check_roofline(replayed.timing(ceilings), ceilings) if replayed else None
         row.notes = "; ".join(filter(None, [candidate.implementation.notes(), *notes]))
+
+    def _built_and_compared(self) -> tuple[Candidate, list[TensorCheck]]:
+        """What times something when it is built has the machine alone for that."""
+        if not self.found.cls.times_in_build:
+            return super()._built_and_compared()
+        check_not_refused(self.found, self.case)
+        with self.session.lock.exclusive():
+            with turn():
+                candidate = Candidate.build(self.found.name, self.found.cls, self.case)
+            with self.session.lock.shared():
+                return candidate, candidate.verify()
 
     def baselines(self) -> tuple[list[Candidate], list[str]]:
         """The baselines of the candidate; and the reasons why others are absent."""
@@ -89,13 +104,15 @@ class BenchmarkItem(NamedCaseItem):
         """The device-only times of calibrated arms alone, by graphs that are gone before the candidate's are captured."""
         if not self.case.device.startswith("cuda"):
             return None
-        graphs = [graph for arm in arms for graph in capture.graph_arms([arm])[0]]
+        with turn():
+            graphs = [graph for arm in arms for graph in capture.graph_arms([arm])[0]]
         clock, budget = clocks.CudaGraphTimer(self.case.device), self.session.options.budget
         return BaselineProbe(graphs, clock, budget, PLACES)
 
     def _replayed(self, arms: list[Arm], probe: BaselineProbe | None) -> tuple[TimingColumn | None, list[str]]:
         """The device-only column, measured, or None; and what it lacks."""
-        graphs, missing = capture.graph_arms(arms)
+        with turn():
+            graphs, missing = capture.graph_arms(arms)
         if not graphs:
             return None, missing
         column = TimingColumn(graphs, clocks.CudaGraphTimer(self.case.device), self.session.confidence, probe)

@@ -40,6 +40,7 @@ class ItemLock(Protocol):
 
     def shared(self) -> AbstractContextManager[None]: ...
     def exclusive(self) -> AbstractContextManager[None]: ...
+    def beside(self) -> str: ...
 
 
 class ItemSupport(Protocol):
@@ -283,14 +284,13 @@ class NamedCaseItem(CheckItem):
     """Verifies one case."""
 
     def fill(self, row: Row) -> None:
-        with self.session.lock.shared():
-            candidate = self.verified(row)
+        candidate = self.verified(row)
         row.notes = candidate.implementation.notes()
 
     def verified(self, row: Row) -> Candidate:
-        """The implementation built and found right; its errors go into the row."""
+        """The implementation built and found right; its errors go into the row. The machine is not locked yet."""
         self.check_not_fatal()
-        candidate, comparisons = build_and_compare(self.found, self.case)
+        candidate, comparisons = self._built_and_compared()
         record(row, comparisons)
         record_declared(row, candidate.implementation)
         if message := failed_tensors(self.found.name, self.case, comparisons):
@@ -298,6 +298,10 @@ class NamedCaseItem(CheckItem):
         if comparisons[0].status != "passed":
             raise CheckFailed(f"nothing is proven of {self.found.name} on {self.case}: {comparisons[0].message}")
         return candidate
+
+    def _built_and_compared(self) -> tuple[Candidate, list[TensorCheck]]:
+        with self.session.lock.shared():
+            return build_and_compare(self.found, self.case)
 
 
 def check_not_refused(found: ImplementationInfo, case: Case) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import cached_property
 from hashlib import sha256
+from pathlib import Path
 
 import torch
 
@@ -12,9 +13,17 @@ from pytest_ecornn.system.locking import MachineLock, default_path
 
 
 def device_lock(device: str) -> MachineLock:
-    """Returns the lock of a GPU, whichever index this process has it under, or that of the machine where there is none."""
+    """Returns the lock of a GPU, whichever index this process has it under, or that of the machine where there is none.
+
+    All processes of the user that take it so count as one run's: their rows wait for each other without a limit.
+    """
+    path = _device_path(device)
+    return MachineLock(path, rows=path.parent)
+
+
+def _device_path(device: str) -> Path:
     is_gpu = device.startswith("cuda") and torch.cuda.is_available()
-    return MachineLock(default_path(f"gpu-{gpu_id(device)}") if is_gpu else None)
+    return default_path(f"gpu-{gpu_id(device)}" if is_gpu else "")
 
 
 def gpu_id(device: str = "cuda") -> str:
@@ -29,19 +38,12 @@ class GpuTimingLock(MachineLock):
     on its own GPU waits. The GPU is looked up at the first use, which initialises CUDA.
     """
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        with super().shared(), self._gpu().shared():
-            yield
+    def _parts(self, alone: bool) -> Sequence[tuple[Path, bool]]:
+        return (self.path, False), (self._gpu_path, alone)
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        with super().shared(), self._gpu().exclusive():
-            yield
-
-    def _gpu(self) -> MachineLock:
-        lock = device_lock("cuda")
-        if lock.path == self.path:
+    @cached_property
+    def _gpu_path(self) -> Path:
+        path = _device_path("cuda")
+        if path == self.path:
             raise RuntimeError("expected a GPU of its own, but this process sees none")
-        lock.run, lock.waiting, lock.say, lock.announced = self.run, self.waiting, self.say, self.announced
-        return lock
+        return path

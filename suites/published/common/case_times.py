@@ -26,7 +26,7 @@ from pytest_ecornn.run.items.items import build_and_compare
 from pytest_ecornn.suites.published.common.item_rows import ItemRow, measure_rest
 from pytest_ecornn.system.error_line import error_line
 from pytest_ecornn.system.gpus.lock import device_lock
-from pytest_ecornn.system.locking import MachineLock
+from pytest_ecornn.system.locking import MachineLock, turn
 from pytest_ecornn.verification.calls import Call, WrongResult
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.outcomes import SkipCheck
@@ -139,7 +139,7 @@ class TimedComparison:
     def _prepared(self, case: Case, lock: MachineLock) -> dict[str, Candidate | str]:
         found: dict[str, Candidate | str] = {}
         for name in sorted(self.names, key=lambda name: name != self.needed):
-            with lock.exclusive() if times_in_build(name) else lock.shared():
+            with lock.exclusive() if times_in_build(name) else lock.shared(), turn():
                 found |= prepared(case, [name])
             if name == self.needed and isinstance(found[name], str):
                 return {**dict.fromkeys(self.names, f"not timed, as {self.needed} was not"), **found}
@@ -149,7 +149,8 @@ class TimedComparison:
         pool = InputPool(case)
         called = {name: one if isinstance(one, str) else Arm(one, pool) for name, one in candidates.items()}
         times = [self._called(case, called)]
-        replayed = {name: one if isinstance(one, str) else captured(one) for name, one in called.items()}
+        with turn():
+            replayed = {name: one if isinstance(one, str) else captured(one) for name, one in called.items()}
         times.append(self._timed({name: checked(one) for name, one in replayed.items()}, CudaGraphTimer(case.device)))
         return Row(case, dict(zip(TIMING_MODES, times, strict=True)))
 
@@ -179,7 +180,7 @@ def _has_long_call(arms: Mapping[str, Arm | str], clock: Timer) -> bool:
     """Calibrates the arms, which their capture needs; whether one's calls are too long for a graph."""
     calibrated = [arm for arm in arms.values() if isinstance(arm, Arm)]
     for arm in calibrated:
-        with torch.set_grad_enabled(arm.candidate.case.training):
+        with turn(), torch.set_grad_enabled(arm.candidate.case.training):
             arm.calibrate(clock)
     return any(arm.seconds > MAX_CALL_SECONDS for arm in calibrated)
 

@@ -83,10 +83,16 @@ class Lock(MachineLock):
     events: ClassVar[list[str]] = []
 
     @contextmanager
-    def _held(self, alone: bool) -> Iterator[None]:
-        self.events.append("alone" if alone else "shared")
-        with super()._held(alone):
+    def _row(self, alone: bool) -> Iterator[None]:
+        self.events.append("row" if alone else "shared")
+        with super()._row(alone):
             yield
+
+    @contextmanager
+    def turn(self) -> Iterator[float]:
+        self.events.append("turn")
+        with super().turn() as waited:
+            yield waited
 
 
 def test_processes_share_a_device_to_verify_and_have_it_alone_to_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +104,9 @@ def test_processes_share_a_device_to_verify_and_have_it_alone_to_time(tmp_path: 
     monkeypatch.setattr(case_times.measurement, "measure", noting("timed", case_times.measurement.measure))
     comparison = TimedComparison(("torch_cpu", "auto"), ("torch_cpu",))
     assert [row.cells[CALLED]["auto"].reason for row in comparison.rows([SMALL], float("inf"))] == [""]
-    assert Lock.events == ["shared", "verified", "alone", "verified", "alone", "timed"]
+    assert Lock.events[:7] == ["shared", "verified", "row", "turn", "verified", "row", "timed"]
+    assert len(Lock.events) > 20, "each block has a turn"
+    assert {*Lock.events[7:]} == {"turn"}
 
 
 def test_each_gpu_has_a_lock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
