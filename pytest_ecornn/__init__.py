@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_ecornn.contract import Case, Cost, Implementation, Unsupported, Weights
+    from pytest_ecornn.contract import Case, Cost, Implementation, SupportedCases, Unsupported, Weights
     from pytest_ecornn.contract.cells import Cell
     from pytest_ecornn.reporting import ReportError
     from pytest_ecornn.reporting.stored.load import Report, load_report
 
 __version__ = "0.2.0"
 __all__ = [
-    "Case", "Cell", "Cost", "Implementation", "Report", "ReportError", "Unsupported", "Weights", "__version__", "load_report",
+    "Case", "Cell", "Cost", "Implementation", "Report", "ReportError", "SupportedCases", "Unsupported", "Weights",
+    "__version__", "load_report",
 ]  # fmt: skip
 _MODULES = {
     "Cell": "pytest_ecornn.contract.cells", "Report": "pytest_ecornn.reporting.stored.load",

@@ -20,8 +20,8 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from pytest_ecornn.cases import contents
-from pytest_ecornn.cases.strategies import SupportedCases, cases
-from pytest_ecornn.contract import DTYPES, Case, Declared, cells
+from pytest_ecornn.cases.strategies import cases
+from pytest_ecornn.contract import DTYPES, Case, Declared, SupportedCases, cells
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.reporting import files
 from pytest_ecornn.reporting.markdown_syntax import document, table

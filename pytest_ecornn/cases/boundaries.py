@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from pytest_ecornn.cases import contents
-from pytest_ecornn.cases.strategies import SupportedCases
-from pytest_ecornn.contract import DTYPES, Case, cells
+from pytest_ecornn.contract import DTYPES, Case, SupportedCases, cells
 
 FIELDS = {"T": "steps", "B": "batch", "H": "hidden_size", "I": "input_size"}
 Options = tuple[tuple[str, Any], ...]
@@ -252,16 +251,16 @@ class _Packer:
         domain, is_training = self._domain, number % 6 != 4 and "training" in self._domain.modes
         is_deep = number % MANY_LAYERS_OF == 0 and domain.max_layers > 1
         sizes: dict[str, Any] = {FIELDS[dim]: chosen.choice(small) for dim, small in _SMALL.items()}
-        is_projected = domain.projected and chosen.random() < 0.1
+        is_projected = bool(domain.projected) and chosen.random() < 0.1
         sizes["input_size"] = sizes["hidden_size"] if is_projected else sizes["input_size"]
         is_sparse = not domain.dense and cells.get(self._base.cell).recurrent
         return replace(
             self._base,
             **sizes,
             layers=MANY_LAYERS if is_deep else chosen.choice([n for n in (1, 1, 1, 1, 2) if n <= domain.max_layers]),
-            bidirectional=domain.bidirectional and chosen.random() < 0.4,
-            ragged=domain.ragged and chosen.random() < 0.25,
-            resets=domain.resets and chosen.random() < 0.15,
+            bidirectional=bool(domain.bidirectional) and chosen.random() < 0.4,
+            ragged=bool(domain.ragged) and chosen.random() < 0.25,
+            resets=bool(domain.resets) and chosen.random() < 0.15,
             bias=chosen.random() < 0.9,
             batch_first=chosen.random() < 0.5,
             projected=is_projected,

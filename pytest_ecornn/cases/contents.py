@@ -11,6 +11,8 @@ nothing. Loss weights have one sign, so that gradients summed over steps and seq
 are negated in pairs, and the elements of an operand nearly equal in the same pairs. A sum in float32 keeps what is left in any
 order, as pairs are drawn at random. One in 16 bits, or of parts in 16 bits, loses most of it.
 
+Initial states are of either sign, but positive where the cell's are, except in "negative_state".
+
 Loss weights are random per element; for every other seed they are zero before each sequence's last step.
 """
 
@@ -25,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_ecornn.cases import memory_layout, non_finite, state_dict
-from pytest_ecornn.contract import Case, Weights, cells
+from pytest_ecornn.contract import NEGATIVE_STATES, Case, Weights, cells
 
 _X_SCALE = {"saturated": 8.0, "large": 100.0}
 _KEEP_BIAS = 6.0
@@ -192,7 +194,7 @@ def initial_state(case: Case, random: torch.Generator) -> tuple[Tensor, ...]:
     if not case.has_state:
         return ()
     cell, shape = cells.get(case.cell), (case.layers * case.directions, case.batch, case.hidden_size)
-    states = [torch.randn(shape, generator=random, dtype=_drawn_dtype(case)) * 0.5 for _ in cell.states]
+    states = _drawn_states(case, shape, random)
     non_finite.change_states(case, states, random)
     if case.contents == "cancelling" and cell.recurrent:
         cancel_elements(case.seed, states[0], random)
@@ -203,9 +205,15 @@ def state_rows(case: Case, rows: int, random: torch.Generator) -> tuple[Tensor, 
     """Usual contents of each state for `rows` (layer and direction, sequence) pairs, one after the other; () for none."""
     if not case.has_state:
         return ()
-    shape, dtype = (rows, case.hidden_size), _drawn_dtype(case)
-    states = [torch.randn(shape, generator=random, dtype=dtype) * 0.5 for _ in cells.get(case.cell).states]
+    states = _drawn_states(case, (rows, case.hidden_size), random)
     return tuple(state.to(case.device, torch_dtype(case)) for state in states)
+
+
+def _drawn_states(case: Case, shape: tuple[int, ...], random: torch.Generator) -> list[Tensor]:
+    """A value of each of the cell's states, of the sign that it has there."""
+    states = [torch.randn(shape, generator=random, dtype=_drawn_dtype(case)) * 0.5 for _ in cells.get(case.cell).states]
+    is_positive = cells.get(case.cell).positive and case.contents not in NEGATIVE_STATES
+    return [state.abs() for state in states] if is_positive else states
 
 
 def state_at(case: Case, rows: Iterable[Tensor], start: int) -> tuple[Tensor, ...]:

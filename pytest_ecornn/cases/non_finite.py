@@ -18,8 +18,13 @@ UNDEFINED = frozenset(kind for kind, value in {**_IN_X, **_IN_WEIGHT}.items() if
 
 
 def leaves_undefined(case: Case) -> bool:
-    """Whether infinities may meet: with an infinite x or weight, or a state whose output is the next layer's x."""
-    return case.contents in UNDEFINED or (case.layers > 1 and abs(_IN_STATE.get(case.contents, 0.0)) == _INFINITY)
+    """Whether infinities may meet: with an infinite x or weight, or a state that weights multiply, its own or the next layer's.
+
+    The infinite state is the last one. Recurrent weights multiply the first.
+    """
+    cell, is_state_infinite = cells.get(case.cell), abs(_IN_STATE.get(case.contents, 0.0)) == _INFINITY
+    is_multiplied = case.layers > 1 or (cell.recurrent and len(cell.states) == 1)
+    return case.contents in UNDEFINED or (is_state_infinite and is_multiplied)
 
 
 def kinds(has_state: bool = True, is_split: bool = False) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ecornn.cases.strategies import SupportedCases
+from pytest_ecornn.contract import SupportedCases
 from pytest_ecornn.contract.cells import BUILT_IN
 
 NN_CELLS = ("rnn_tanh", "rnn_relu", "lstm", "gru")

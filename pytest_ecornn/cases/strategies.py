@@ -15,47 +15,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pytest_ecornn.cases import non_finite
-from pytest_ecornn.contract import DTYPES, LAYOUTS, MODES, PRECISIONS, Case, cells
+from pytest_ecornn.contract import EVERY_CASE, MODES, Case, SupportedCases, cells
 
 # One under, at and over the widths of vectors, tiles and chunks; primes; one.
 _EDGES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97)
 # Steps times layers times directions of a drawn case, at most, unless more are asked for: then of one case in eight.
 MAX_STEPS = 48
-
-
-@dataclass(frozen=True)
-class SupportedCases:
-    """Cases that an implementation must support: it may not answer "unsupported" for them."""
-
-    cells: tuple[str, ...]
-    dtypes: tuple[str, ...] = DTYPES
-    precisions: tuple[str, ...] = PRECISIONS  # of float32 products on a GPU
-    modes: tuple[str, ...] = MODES
-    layouts: tuple[str, ...] = LAYOUTS
-    devices: tuple[str, ...] = ("cpu", "cuda")
-    max_layers: int = 3
-    bidirectional: bool = True
-    ragged: bool = True
-    resets: bool = False
-    projected: bool = True
-    sparse: bool = True
-    dense: bool = True
-
-    def has_kind(self, case: Case) -> bool:
-        """Whether the case's cell, dtype and device are inside, whatever its options."""
-        device = case.device.partition(":")[0]
-        return case.cell in self.cells and case.dtype in self.dtypes and device in self.devices
-
-    def contains(self, case: Case) -> bool:
-        choices = self.has_kind(case) and case.mode in self.modes and case.precision in self.precisions
-        options = (
-            (self.bidirectional or not case.bidirectional)
-            and (self.ragged or not case.ragged)
-            and (self.resets or not case.resets)
-            and (self.projected or not case.projected)
-            and (self.sparse if case.density < 1 else self.dense)
-        )
-        return choices and options and case.layout in self.layouts and case.layers <= self.max_layers
 
 
 @dataclass(frozen=True)
@@ -81,8 +46,8 @@ def cases(
 
 @st.composite
 def _cases(draw: st.DrawFn, domain: SupportedCases, cell: str, dtype: str, device: str, sizes: SizeLimits) -> Case:
-    def either(allowed: bool) -> bool:
-        return allowed and draw(st.booleans())
+    def either(allowed: object) -> bool:
+        return bool(allowed) and draw(st.booleans())
 
     layers = draw(st.sampled_from([n for n in (1, 1, 1, 2, 3) if n <= domain.max_layers]))
     bidirectional = either(domain.bidirectional)
@@ -91,7 +56,7 @@ def _cases(draw: st.DrawFn, domain: SupportedCases, cell: str, dtype: str, devic
     most = max(sizes.min_size, most)
     has_tf32 = "tf32" in domain.precisions and dtype == "float32" and device.startswith("cuda")
     mode = draw(st.sampled_from([*domain.modes, domain.modes[-1], domain.modes[-1]]))
-    is_projected = domain.projected and draw(st.integers(0, 3)) == 3
+    is_projected = bool(domain.projected) and draw(st.integers(0, 3)) == 3
     hidden = draw(_sizes(1, sizes.hidden))
     sparse = domain.sparse and cells.get(cell).recurrent and (not domain.dense or draw(st.integers(0, 3)) == 3)
     density = draw(st.sampled_from([0.3, 0.1, 0.7])) if sparse else 1.0
@@ -110,7 +75,7 @@ def _cases(draw: st.DrawFn, domain: SupportedCases, cell: str, dtype: str, devic
         device=device,
         batch_first=draw(st.booleans()),
         ragged=either(domain.ragged),
-        resets=domain.resets and draw(st.integers(0, 3)) == 3,
+        resets=bool(domain.resets) and draw(st.integers(0, 3)) == 3,
         has_state=with_state,
         projected=is_projected,
         density=density,
@@ -156,12 +121,40 @@ _PROPERTY_CORNERS: tuple[dict[str, Any], ...] = (
 def edge_cases(domain: SupportedCases, cell: str, dtype: str, device: str = "cpu") -> list[Case]:
     """Returns a few fixed cases that are inside `domain`, to test beside the drawn ones."""
     odd = [{**_ODD_CORNER, "contents": kind} for kind in _drawn_not_finite(True, device) if kind not in ("nan", "infinite")]
-    return _inside(domain, cell, dtype, device, (*_CORNERS, *odd))
+    negative = [{**_ODD_CORNER, "contents": "negative_state", "mode": mode} for mode in MODES if cells.get(cell).positive]
+    return _inside(domain, cell, dtype, device, (*_CORNERS, *odd, *negative))
 
 
 def property_corners(domain: SupportedCases, cell: str, dtype: str, device: str = "cpu") -> list[Case]:
     """Returns fixed cases like `edge_cases`, of the sizes on which properties are checked."""
     return _inside(domain, cell, dtype, device, _PROPERTY_CORNERS)
+
+
+# For implementations whose shapes are costly: each option in one or two, by mode.
+_MANY_OPTIONS: dict[str, Any] = {"layers": 2, "bidirectional": True, "ragged": True, "resets": True, "batch_first": True}
+_PLAIN: dict[str, Any] = {"steps": 6, "batch": 3, "hidden_size": 9, "input_size": 5}
+_FEW_SHAPES: dict[str, tuple[dict[str, Any], ...]] = {
+    "inference": (
+        _PLAIN,
+        {**_PLAIN, **_MANY_OPTIONS, "has_state": True},
+        {"steps": 1, "batch": 1, "hidden_size": 8, "bias": False, "has_state": True},
+    ),
+    "training": (
+        {**_PLAIN, "steps": 24, "has_state": True},
+        {**_PLAIN, **_MANY_OPTIONS, "has_state": True},
+        {**_PLAIN, "input_size": 9, "projected": True, "bias": False},
+        {**_PLAIN, "density": 0.3, "has_state": True},
+    ),
+}
+
+
+def in_few_shapes(case: Case, number: int, min_size: int, takes_resets: bool) -> Case:
+    """The case's contents, layout and seed in one of a few shapes of its mode, which take turns by `number`."""
+    shapes = [shape for shape in _FEW_SHAPES[case.mode] if min(shape["steps"], shape["batch"]) >= min_size]
+    kept = ("cell", "dtype", "precision", "device", "mode", "contents", "layout", "seed")
+    shaped = Case(**{name: getattr(case, name) for name in kept}, **shapes[number % len(shapes)])
+    shaped = replace(shaped, resets=shaped.resets and takes_resets)
+    return shaped if cells.get(case.cell).recurrent else replace(shaped, density=1.0)
 
 
 def _inside(domain: SupportedCases, cell: str, dtype: str, device: str, chosen: Iterable[dict[str, Any]]) -> list[Case]:
@@ -223,21 +216,27 @@ _SIMPLIFICATIONS: tuple[tuple[str, Any], ...] = (
 Refusal = Callable[[Case], str | None]
 
 
-def nearest_supported(case: Case, unsupported: Refusal, hints: Callable[[], Mapping[int, str]] = dict) -> Case | None:
+def nearest_supported(
+    case: Case,
+    unsupported: Refusal,
+    supported: SupportedCases = EVERY_CASE,
+    hints: Callable[[], Mapping[int, str]] = dict,
+) -> Case | None:
     """`case` with as few options changed as make `unsupported` answer None; None where nothing does.
 
-    Options are simplified first. Where that does not help, cases of all combinations of them are tried. hints: as
-    `size_hints.size_hints` gives them.
+    Options are simplified first. Where that does not help, cases of all combinations of them are tried. supported: what the
+    implementation declares; each case is changed to what all of its cases are. hints: as `size_hints.size_hints` gives them.
     """
+    case = supported.nearest(case)
     if unsupported(case) is None:
         return case
-    for mode, start in product(MODES, (case, _swap_input_kind(case))):
+    for mode, start in product(MODES, (case, supported.nearest(_swap_input_kind(case)))):
         simple = start
         for count, (name, value) in enumerate(_SIMPLIFICATIONS, 1):
-            simple = _changed(simple, name, mode if name == "mode" else value)
+            simple = supported.nearest(_changed(simple, name, mode if name == "mode" else value))
             if unsupported(simple) is None:
                 return _reapply_options(simple, start, ["mode", *(name for name, _ in _SIMPLIFICATIONS[:count])], unsupported)
-    for varied in _varied(case.cell, case.dtype, case.device, _tried_sizes(hints())):
+    for varied in map(supported.nearest, _varied(case.cell, case.dtype, case.device, _tried_sizes(hints()))):
         if unsupported(varied) is None:
             swapped = _swap_input_kind(varied)
             if varied.projected != case.projected and unsupported(swapped) is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -26,8 +26,10 @@ MODES = ("inference", "training")
 CONTENTS = (
     *("normal", "saturated", "near_one", "large", "denormal", "zeros", "drifting", "cancelling"),
     *("nan", "nan_state", "nan_weight", "infinite", "infinite_x", "infinite_weight"),
-    *("negative_infinite", "negative_infinite_x", "negative_infinite_weight"),
+    *("negative_infinite", "negative_infinite_x", "negative_infinite_weight", "negative_state"),
 )
+NEGATIVE_STATES = ("negative_state", "negative_infinite")  # contents whose initial states are negative in any cell
+DEVICES = ("cpu", "cuda")
 LAYOUTS = ("contiguous", "strided", "offset", "transposed", "feature_major")
 MAX_ACTIVATION_ERROR = 2.0**-12  # that may be declared
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
@@ -106,6 +108,13 @@ class Case:
     @property
     def training(self) -> bool:
         return self.mode == "training"
+
+    @property
+    def has_negative_state(self) -> bool:
+        """Whether an initial state is negative in a cell whose own states are not."""
+        from pytest_ecornn.contract import cells
+
+        return self.has_state and self.contents in NEGATIVE_STATES and cells.get(self.cell).positive
 
     def __str__(self) -> str:
         return "-".join([self.cell, *(token for field, token in _tokens(self) if field)])
@@ -215,6 +224,85 @@ class Cost:
     operations: int
 
 
+Runs: TypeAlias = Literal[True, False, "only"]
+
+
+@dataclass(frozen=True)
+class SupportedCases:
+    """Cases that an implementation runs, as it declares, or that an own one must run.
+
+    cells: () for all. precisions: of float32 products on a GPU. bidirectional to projected: words of a case's name; False
+    refuses cases that have it, "only" those that have not. sparse, dense: weights with a pattern, and without one.
+    negative_state: as `Case.has_negative_state`. Raises ValueError for values that no case has.
+    """
+
+    cells: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = DTYPES
+    precisions: tuple[str, ...] = PRECISIONS
+    modes: tuple[str, ...] = MODES
+    layouts: tuple[str, ...] = LAYOUTS
+    devices: tuple[str, ...] = DEVICES
+    max_layers: int = 2**31
+    bidirectional: Runs = True
+    nobias: Runs = True
+    batchfirst: Runs = True
+    ragged: Runs = True
+    resets: Runs = False
+    state: Runs = True
+    projected: Runs = True
+    sparse: bool = True
+    dense: bool = True
+    negative_state: bool = True
+
+    def __post_init__(self) -> None:
+        for name, allowed in {"cells": (), **_DECLARED}.items():
+            values: object = getattr(self, name)
+            if not isinstance(values, tuple) or (allowed and not set(values) <= set(allowed)):
+                raise ValueError(f"{name}: expected a tuple of {', '.join(allowed) or 'names'}, got {values!r}")
+        for name in _FLAGS:
+            if getattr(self, name) not in (True, False, "only"):
+                raise ValueError(f"{name}: expected True, False or 'only', got {getattr(self, name)!r}")
+
+    def refusal(self, case: Case) -> str | None:
+        """The reason why the case is none of these, or None."""
+        device = case.device.partition(":")[0]
+        kinds = (case.cell, case.dtype, case.precision, case.mode, case.layout, device)
+        for name, kind in zip(("cells", *_DECLARED), kinds, strict=True):
+            if (allowed := getattr(self, name)) and kind not in allowed:
+                return f"runs {', '.join(allowed)}, not {kind}"
+        if case.layers > self.max_layers:
+            return f"runs {self.max_layers} layers at most"
+        for name, (field, value) in _FLAGS.items():
+            runs, has_word = getattr(self, name), getattr(case, field) == value
+            if has_word and not runs:
+                return f"runs no {name} cases"
+            if runs == "only" and not has_word:
+                return f"runs {name} cases only"
+        if not (self.sparse if case.density < 1 else self.dense):
+            return f"runs no {'sparse' if case.density < 1 else 'dense'} cases"
+        if not self.negative_state and case.has_negative_state:
+            return "runs no negative initial states"
+        return None
+
+    def contains(self, case: Case) -> bool:
+        return self.refusal(case) is None
+
+    def has_kind(self, case: Case) -> bool:
+        """Whether the case's cell, dtype and device are inside, whatever its options."""
+        has_cell = not self.cells or case.cell in self.cells
+        return has_cell and case.dtype in self.dtypes and case.device.partition(":")[0] in self.devices
+
+    def nearest(self, case: Case) -> Case:
+        """The case with the words that all cases here have."""
+        changes: dict[str, Any] = dict(field for name, field in _FLAGS.items() if getattr(self, name) == "only")
+        size: dict[str, Any] = {"input_size": case.hidden_size} if "projected" in changes else {}
+        return replace(case, **changes, **size)
+
+
+_DECLARED = {"dtypes": DTYPES, "precisions": PRECISIONS, "modes": MODES, "layouts": LAYOUTS, "devices": DEVICES}
+EVERY_CASE = SupportedCases()
+
+
 class Declared(NamedTuple):
     """Rounding that an `Implementation` declares; the loop that judges it rounds at the same places."""
 
@@ -234,8 +322,10 @@ class Implementation(ABC):
     products made of them; `saved_gates` that in which the gates wait for the backward pass; `products` that in which W_ih x
     and W_hh h, or the parts of a long sum, wait to be added; `weight_gradients` that in which the gradient of W_hh is summed:
     step by step where sequences have lengths, else in two halves. `activation_error` is how far off sigmoid and tanh may be,
-    relative to them, where they are not as exact as float32 has them. `deterministic` claims that calls agree bit for bit;
-    `takes_resets` that layers take a mask of resets; `times_in_build` that `build` times something, alone on the machine.
+    relative to them, where they are not as exact as float32 has them. `deterministic` claims that calls agree bit for bit.
+    `supported` lists the cases that run, which `unsupported` may narrow, by size for instance; one of them must be there.
+    `takes_resets` says that layers take a mask of resets; `times_in_build` that `build` times something, alone on the machine;
+    `costly_shapes` that each new shape is compiled for seconds: drawn cases then have few shapes, and no boundary sizes.
     `delegate` names the implementation that one which chooses runs, "" of any other; like the declarations it may change in
     `build`.
     """
@@ -247,8 +337,10 @@ class Implementation(ABC):
     weight_gradients: Precision = "float32"
     activation_error: float = 0.0
     deterministic: bool
+    supported: SupportedCases = EVERY_CASE
     takes_resets: bool = False
     times_in_build: bool = False
+    costly_shapes: bool = False
     delegate: str = ""
 
     @property
@@ -261,17 +353,19 @@ class Implementation(ABC):
 
         if case.resets and not self.takes_resets:
             return "takes no resets"
+        if reason := self.supported.refusal(replace(case, resets=False)):
+            return reason
         try:
             return self.unsupported(case, torch.device(case.device))
         except _skip_exception() as skip:
             return skip_reason(skip)
 
-    @abstractmethod
     def unsupported(self, case: Case, device: torch.device) -> str | None:
-        """The reason why this will not run `case` on `device`, or None.
+        """The reason why this will not run `case` on `device`, beyond what `supported` refuses, or None.
 
         Asked on every case before the first row runs, in one process for all, and again when a row is set up.
         """
+        return None
 
     @abstractmethod
     def build(self, case: Case, weights: Weights) -> Layer:
@@ -294,9 +388,14 @@ class Implementation(ABC):
         `weight.data = ...`. Raises Unsupported.
         """
 
-    @abstractmethod
     def cost(self, case: Case) -> Cost:
-        """Returns this algorithm's memory traffic and operations in one call (forward and backward in training mode)."""
+        """Returns this algorithm's memory traffic and operations in one call (forward and backward in training mode).
+
+        The fewest that any algorithm needs, unless a subclass knows its own.
+        """
+        from pytest_ecornn.contract import cells
+
+        return cells.minimum_cost(case)
 
     def notes(self) -> str:
         """Names the library, algorithm or form that actually ran; known after `build`."""

@@ -29,7 +29,8 @@ class Cell:
     h_gates: W_hh h + b_hh likewise, () where not `recurrent`; state: one [B, H] for each name in `states`, the first
     of which is the output; extra: parameters beyond torch.nn's, `name: blocks` in `extra`, each of shape [blocks * H].
     `keep` names the gates that hold the old state, with the sign of a pre-activation that opens them. `other`: the same step by
-    other algebra, as right implementations have it too; what it rounds off counts as rounding.
+    other algebra, as right implementations have it too; what it rounds off counts as rounding. `positive`: states are
+    never negative, so initial ones are drawn positive but for contents that say otherwise.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Cell:
     extra: Mapping[str, int] = field(default_factory=dict)
     keep: Mapping[str, float] = field(default_factory=dict)
     other: Step | None = None
+    positive: bool = False
 
 
 def _rnn_tanh(x: GateTensors, h: GateTensors, state: GateTensors, extra: Mapping[str, Tensor]) -> GateTensors:
@@ -107,10 +109,17 @@ BUILT_IN = (
     Cell("gru", ("r", "z", "n"), ("h",), _gru, keep={"z": 1.0}, other=_gru_mixed),
     Cell("mingru", ("z", "candidate"), ("h",), _mingru(_as_is), False, keep={"z": -1.0}, other=_mingru_kept(_as_is)),
     Cell(
-        "mingru_positive", ("z", "candidate"), ("h",), _mingru(positive), False, keep={"z": -1.0}, other=_mingru_kept(positive)
+        "mingru_positive",
+        ("z", "candidate"),
+        ("h",),
+        _mingru(positive),
+        False,
+        keep={"z": -1.0},
+        other=_mingru_kept(positive),
+        positive=True,
     ),
-    Cell("minlstm", ("f", "i", "candidate"), ("h",), _minlstm(_as_is), recurrent=False, keep={"f": 1.0}),
-    Cell("minlstm_positive", ("f", "i", "candidate"), ("h",), _minlstm(positive), recurrent=False, keep={"f": 1.0}),
+    Cell("minlstm", ("f", "i", "candidate"), ("h",), _minlstm(_as_is), False, keep={"f": 1.0}),
+    Cell("minlstm_positive", ("f", "i", "candidate"), ("h",), _minlstm(positive), False, keep={"f": 1.0}, positive=True),
 )
 _cells: dict[str, Cell] = {cell.name: cell for cell in BUILT_IN}
 

@@ -25,7 +25,7 @@ from types import ModuleType
 from pytest_ecornn.cases.sources.size_hints import size_hints
 from pytest_ecornn.cases.sources.sources import INIT, home
 from pytest_ecornn.cases.strategies import Refusal, nearest_supported
-from pytest_ecornn.contract import MAX_ACTIVATION_ERROR, Case, Declared, Implementation
+from pytest_ecornn.contract import EVERY_CASE, MAX_ACTIVATION_ERROR, Case, Declared, Implementation, SupportedCases
 from pytest_ecornn.system.interruption import raised_as_error
 from pytest_ecornn.system.package_folders import IMPLEMENTATIONS
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, clock_functions
@@ -54,7 +54,7 @@ class ImplementationInfo:
 
     def nearest_supported(self, case: Case, refusal: Refusal) -> Case | None:
         """As `strategies.nearest_supported`. Another's sources are read for sizes, too; own ones run any."""
-        return nearest_supported(case, refusal, lambda: self._size_hints)
+        return nearest_supported(case, refusal, self.cls.supported, lambda: self._size_hints)
 
     @cached_property
     def _size_hints(self) -> dict[int, str]:
@@ -253,6 +253,10 @@ def _classes(module: ModuleType) -> list[type[Implementation]]:
 
 def _missing_attributes(kind: type[Implementation]) -> list[str]:
     missing = sorted(getattr(kind, "__abstractmethods__", ()))
+    if not isinstance(kind.supported, SupportedCases):
+        missing.append("supported (a pytest_ecornn.SupportedCases)")
+    elif kind.supported == EVERY_CASE and kind.unsupported is Implementation.unsupported:
+        missing.append("supported, or unsupported")
     for name in Declared._fields[:-1]:
         if getattr(kind, name, None) not in ("storage", "float32"):
             missing.append(f'{name} ("storage" or "float32")')
@@ -261,6 +265,8 @@ def _missing_attributes(kind: type[Implementation]) -> list[str]:
     if not isinstance(getattr(kind, "deterministic", None), bool):
         missing.append("deterministic (True or False)")
     missing += [
-        f"{name} (True or False)" for name in ("takes_resets", "times_in_build") if not isinstance(getattr(kind, name), bool)
+        f"{name} (True or False)"
+        for name in ("takes_resets", "times_in_build", "costly_shapes")
+        if not isinstance(getattr(kind, name), bool)
     ]
     return missing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,8 +12,8 @@ from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from pytest_ecornn.cases.boundaries import DEFAULT, QUICK, Effort, note, plan
 from pytest_ecornn.cases.sources.size_hints import size_hints
 from pytest_ecornn.cases.sources.source_constants import source_constants
-from pytest_ecornn.cases.strategies import MAX_STEPS, SizeLimits, SupportedCases, cases, edge_cases
-from pytest_ecornn.contract import Case, Unsupported
+from pytest_ecornn.cases.strategies import MAX_STEPS, SizeLimits, cases, edge_cases, in_few_shapes
+from pytest_ecornn.contract import Case, SupportedCases, Unsupported
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.verification.comparison import TensorCheck
@@ -69,7 +70,7 @@ class CaseSearch:
     def __post_init__(self) -> None:
         from pytest_ecornn.cases.required import REQUIRED_DOMAIN
 
-        self._implementation = self.found.cls()
+        self._implementation, self._turns = self.found.cls(), Counter[str]()
         required = REQUIRED_DOMAIN.get(self.found.name) if self.found.is_own else None
         self._required = required if required is not None and required.has_kind(self.base) else None
         self._reason = ""
@@ -113,6 +114,11 @@ class CaseSearch:
 
     def _nearest(self, case: Case) -> Case | None:
         """The case, or the nearest that is supported; a refusal is counted."""
+        cls = self.found.cls
+        if cls.costly_shapes:
+            case = in_few_shapes(case, self._turns[case.mode], self.sizes.min_size, cls.takes_resets)
+            self._turns[case.mode] += 1
+        case = cls.supported.nearest(case)
         reason = self._unsupported(case)
         if not reason:
             return case
@@ -180,7 +186,7 @@ def run_drawn_cases(
         few = {name: n for name, n in _informative(row).items() if n < wanted.informative}
         if not few and row.examples:
             search.run_corners(counted)
-            if wanted.boundaries is not None:
+            if wanted.boundaries is not None and not found.cls.costly_shapes:
                 search.run_boundaries(wanted.boundaries, run_seed, counted)
             return
     search.check_some_ran()

@@ -285,6 +285,12 @@ class Options:
         unset=("smoke",),
         is_demand=True,
     )
+    all_failures: bool = option(
+        "--ecornn-all-failures",
+        CASES,
+        "Go on after the first failure of a row of drawn cases or properties, and list each kind of failure with a case.",
+        action="store_true",
+    )
     shard: Shard | None = option(
         "--ecornn-shard",
         CASES,

@@ -21,7 +21,7 @@ from pytest_ecornn.contract import DTYPES, Case, cells
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.system import file_locks
 from pytest_ecornn.system.interruption import raised_as_error
-from pytest_ecornn.verification.guards.ambient import GlobalStateGuard
+from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, random_states_restored
 from pytest_ecornn.verification.guards.exit_guard import ExitGuard
 from pytest_ecornn.verification.guards.tampering import MonkeypatchGuard
 
@@ -96,7 +96,7 @@ class Support:
         Own implementations' answers replace no tool, and a look at all tools takes longer than the answers.
         """
         guard: AbstractContextManager[MonkeypatchGuard | None] = nullcontext() if implementation.is_own else MonkeypatchGuard()
-        with GlobalStateGuard() as settings, guard as tools, ExitGuard() as exits:
+        with GlobalStateGuard() as settings, random_states_restored(), guard as tools, ExitGuard() as exits:
             answers = {_key(case, False): _refusal(implementation, case) for case in self._cases}
             answers |= {_key(base, True): _refusal_around(implementation, base) for base in self._bases}
         return (

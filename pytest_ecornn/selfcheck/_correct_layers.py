@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Precision, State, Weights, cells
+from pytest_ecornn.contract import Case, Implementation, Layer, Precision, State, Weights, cells
 from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
@@ -34,9 +34,6 @@ class Loop(Implementation):
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
         return None if case.precision == "ieee" else "multiplies in IEEE precision"
-
-    def cost(self, case: Case) -> Cost:
-        return cells.minimum_cost(case)
 
     def build(self, case: Case, weights: Weights) -> Layer:
         self.case, self.cell = case, cells.get(case.cell)

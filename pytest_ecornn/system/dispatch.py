@@ -12,8 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 class DispatchMode(TorchDispatchMode):
     """torch's own keeps the compiler away from every mode, for which it imports it: 2 s, though nobody compiles anything.
 
-    Here it is kept away once somebody has imported it.
+    Here it is kept away once somebody has imported it. Higher-order operators, such as scan and cond, pass through it as well.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -6,6 +6,7 @@ two may differ by both. The loop is run only where bits differ.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.cases.contents import Problem
+from pytest_ecornn.cases.non_finite import leaves_undefined
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.verification.calls import Tensors, bitwise_different
 from pytest_ecornn.verification.comparison import (
@@ -44,25 +46,29 @@ class ResultComparator:
         return ReferenceResult(self.problem)
 
     def bitwise_equal(self, wanted: Tensors, got: Tensors) -> str:
-        """Describes the first tensor that differs in a bit, in one line; empty if none does."""
-        return next((_first_difference(name, wanted[name], got[name]) for name in differing_names(wanted, got)), "")
+        """Describes a tensor that differs in a bit, in one line; empty if none does."""
+        names = differing_names(wanted, got)
+        return _difference(name := _most_telling(names, wanted, got), wanted[name], got[name]) if names else ""
 
     def allclose(self, wanted: Tensors, got: Tensors) -> str:
-        """Describes the first tensor that differs by more than rounding, in one line; empty if none does."""
+        """Describes a tensor that differs by more than rounding, in one line; empty if none does."""
         names = differing_names(wanted, got)
         for runs in run_counts(wanted["output"].numel() if wanted["output"] is not None else 0):
             messages = {name: self._judged(name, wanted[name], got[name], runs) for name in names}
             names = [name for name in names if messages[name]]
             if not names:
                 return ""
-        return messages[names[0]]
+        return messages[_most_telling(names, wanted, got)]
 
     def _judged(self, name: str, wanted: Tensor | None, got: Tensor | None, runs: int) -> str:
         if wanted is None or got is None:
-            return _first_difference(name, wanted, got)
+            return _difference(name, wanted, got)
         case, yard = self.problem.case, self._expected.baseline_errors(self.declared, runs)[name]
         both = {label: _doubled_limits(case, error) for label, error in yard.items()}
         reference = to_float64(wanted, torch.device(reference_device(case)))
+        if leaves_undefined(case) and got.shape == wanted.shape:
+            undefined = self._expected.tensors[name].isnan()
+            reference, got = reference.masked_fill(undefined, 0.0), got.masked_fill(undefined.to(got.device), 0.0)
         verdict = check_tensor(case, name, got, reference, both, self._expected.valid(name))
         return verdict.message if verdict.status == "failed" else ""
 
@@ -85,13 +91,26 @@ def _differ(wanted: Tensor | None, got: Tensor | None) -> bool:
     return wanted.shape != got.shape or wanted.dtype != got.dtype or bool(bitwise_different(wanted, got).any())
 
 
-def _first_difference(name: str, wanted: Tensor | None, got: Tensor | None) -> str:
+def _most_telling(names: Sequence[str], wanted: Tensors, got: Tensors) -> str:
+    """Of differing tensors the first result, or else the gradient of the largest values: tiny ones convince nobody."""
+
+    def size(name: str) -> float:
+        one, other = wanted[name], got[name]
+        if one is None or other is None or not other.numel():
+            return math.inf
+        return max(float(tensor.detach().abs().nan_to_num(math.inf).max()) for tensor in (one, other))
+
+    return next((name for name in names if not name.startswith("grad")), None) or max(names, key=size)
+
+
+def _difference(name: str, wanted: Tensor | None, got: Tensor | None) -> str:
     if wanted is None or got is None or (wanted.shape, wanted.dtype) != (got.shape, got.dtype):
         return f"{name}: expected {_kind(wanted)}, got {_kind(got)}"
     wrong = bitwise_different(wanted, got)
     if not wrong.any():
         return f"{name}: expected it written when it is read, but it changed while it was compared"
-    index = tuple(int(i) for i in wrong.nonzero()[0])
+    sizes = (wanted.detach().double() - got.detach().double()).abs().nan_to_num(math.inf)
+    index = tuple(int(i) for i in torch.unravel_index(torch.where(wrong, sizes, -1.0).argmax(), wrong.shape))
     return (
         f"{name}: at {list(index)} expected {wanted[index].item():.9g}, got {got[index].item():.9g} "
         f"({int(wrong.sum())} of {wrong.numel()} elements differ)"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
+from torch.fx import GraphModule
 
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Layer, cells
@@ -46,6 +49,8 @@ class PoisonedAllocations(DispatchMode):
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            return func(*map(self._within, args), **{name: self._within(value) for name, value in (kwargs or {}).items()})
         result = func(*args, **(kwargs or {}))
         if func not in self._FACTORIES or not result.numel():
             return result
@@ -55,6 +60,17 @@ class PoisonedAllocations(DispatchMode):
         elif result.dtype != torch.bool:
             result.fill_(torch.iinfo(result.dtype).min // 2 or 165)
         return result
+
+    def _within(self, argument: Any) -> Any:
+        """A function that a higher-order operator calls, made to run within this mode; whatever else it is given as it is."""
+        if not isinstance(argument, FunctionType | GraphModule):
+            return argument
+
+        def poisoned(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return argument(*args, **kwargs)
+
+        return poisoned
 
     def _placed(self, made: Tensor) -> Tensor:
         """The memory that is given out in place of what was `made`."""

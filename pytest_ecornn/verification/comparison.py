@@ -320,5 +320,9 @@ def _largest(values: Tensor) -> float:
 def zero_problem(actual: Tensor, valid: Tensor | None) -> str:
     if valid is None or not len(places := ((actual != 0) & ~valid).nonzero()):
         return ""
-    value = actual[places[0].unbind()].item()
-    return f"at {places[0].tolist()} expected exactly 0 (padding or a pruned weight), got {value:.6g}"
+    values = actual[places.unbind(1)]
+    worst = values.abs().nan_to_num(math.inf).argmax()
+    return (
+        f"at {places[worst].tolist()} expected exactly 0 (padding or a pruned weight), got {values[worst].item():.6g} "
+        f"({len(places)} such elements)"
+    )

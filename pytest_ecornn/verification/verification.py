@@ -20,7 +20,7 @@ from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification import comparison, rounding_shares, yardstick
 from pytest_ecornn.verification.calls import Tensors, run, run_guarded
 from pytest_ecornn.verification.comparison import Array, Error, Mask, TensorCheck
-from pytest_ecornn.verification.guards import tampering
+from pytest_ecornn.verification.guards import ambient, tampering
 from pytest_ecornn.verification.moved_gates import PerturbedActivations
 from pytest_ecornn.verification.permutation import Permutation, max_ulps
 
@@ -194,9 +194,11 @@ class Candidate:
         implementation, own = make(), expected(case).problem
         declared = implementation.declared
         weights = contents.make_weights(case, "decoy") if case.training else own.weights
-        start = time.perf_counter()
-        layer = implementation.build(case, weights)
-        candidate = cls(name, implementation, case, layer, weights, (time.perf_counter() - start) * 1e3, declared)
+        with ambient.random_states_restored():
+            start = time.perf_counter()
+            layer = implementation.build(case, weights)
+            build_ms = (time.perf_counter() - start) * 1e3
+        candidate = cls(name, implementation, case, layer, weights, build_ms, declared)
         if case.training:
             run_guarded(layer, replace(own, weights=weights))
             for parameter, value in zip(weights.values(), own.weights.values(), strict=True):

@@ -9,8 +9,8 @@ import pytest
 
 from pytest_ecornn.cases import boundaries, contents
 from pytest_ecornn.cases.boundaries import DEFAULT, QUICK, Effort, Planned, plan
-from pytest_ecornn.cases.strategies import SupportedCases, nearest_supported
-from pytest_ecornn.contract import DTYPES, Case
+from pytest_ecornn.cases.strategies import nearest_supported
+from pytest_ecornn.contract import DTYPES, Case, SupportedCases
 from pytest_ecornn.reporting import boundary_sizes
 from pytest_ecornn.results.rows import Row
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ecornn.cases import strategies
-from pytest_ecornn.cases.strategies import SupportedCases, cases, nearest_supported
-from pytest_ecornn.contract import DTYPES, Case, Weights, cells
+from pytest_ecornn.cases.strategies import cases, nearest_supported
+from pytest_ecornn.contract import DTYPES, Case, SupportedCases, Weights, cells
 
 
 @given(st.data())
@@ -140,13 +140,13 @@ def test_sizes_that_a_source_compares_with_are_tried_by_their_dimension() -> Non
         return None if asked == only else "one graph of fixed shapes"
 
     assert nearest_supported(case, unsupported) is None
-    assert nearest_supported(only, unsupported, lambda: hints) == only
+    assert nearest_supported(only, unsupported, hints=lambda: hints) == only
 
     def fixed(asked: Case) -> str | None:
         sizes = (asked.steps, asked.batch, asked.input_size, asked.hidden_size)
         return None if sizes == (99, 21, 11, 55) and asked.bidirectional else "one graph of fixed shapes"
 
-    assert nearest_supported(case, fixed, lambda: hints) == only
+    assert nearest_supported(case, fixed, hints=lambda: hints) == only
 
 
 @given(st.data())
@@ -159,3 +159,50 @@ def test_cases_of_a_domain_without_dense_ones_are_sparse_and_of_numbers(data: st
     assert len(found) > 5
     assert all(domain.contains(one) and one.density < 1 and one.contents not in ("nan", "infinite") for one in found)
     assert not domain.contains(replace(case, density=1.0))
+
+
+DECLARED = SupportedCases(
+    cells=("lstm", "gru"), dtypes=("float32",), layouts=("contiguous",), max_layers=2, nobias=False,
+    batchfirst="only", state="only", sparse=False,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("gru-T3-B2-H4-float32-batchfirst-state", None),
+        ("lstm-T3-B2-H4-L2-float32-batchfirst-state-bidirectional-ragged-training-nan", None),
+        ("mingru-T3-B2-H4-float32-batchfirst-state", "runs lstm, gru, not mingru"),
+        ("gru-T3-B2-H4-bfloat16-batchfirst-state", "runs float32, not bfloat16"),
+        ("gru-T3-B2-H4-float32-batchfirst-state-strided", "runs contiguous, not strided"),
+        ("gru-T3-B2-H4-L3-float32-batchfirst-state", "runs 2 layers at most"),
+        ("gru-T3-B2-H4-float32-nobias-batchfirst-state", "runs no nobias cases"),
+        ("gru-T3-B2-H4-float32-state", "runs batchfirst cases only"),
+        ("gru-T3-B2-H4-float32-batchfirst", "runs state cases only"),
+        ("gru-T3-B2-H4-float32-batchfirst-state-density0.5", "runs no sparse cases"),
+    ],
+)
+def test_what_a_declaration_leaves_out_is_refused_by_its_word(text: str, reason: str | None) -> None:
+    assert DECLARED.refusal(Case.parse(text)) == reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"cells": "lstm"}, "cells: expected a tuple of names, got 'lstm'"),
+        ({"dtypes": ("fp32",)}, "dtypes: expected a tuple of float32, float64, bfloat16, float16, got \\('fp32',\\)"),
+        ({"devices": ["cpu"]}, "devices: expected a tuple of cpu, cuda, got"),
+        ({"state": "never"}, "state: expected True, False or 'only', got 'never'"),
+    ],
+)
+def test_a_declaration_of_what_no_case_has_is_an_error(fields: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SupportedCases(**fields)
+
+
+def test_cases_near_a_declaration_have_the_words_that_all_of_its_cases_have() -> None:
+    case = Case.parse("gru-T40-B2-I3-H5-L3-float32-nobias-training")
+    nearest = nearest_supported(case, lambda one: DECLARED.refusal(one) or (None if one.steps <= 16 else "16 steps"), DECLARED)
+    assert nearest == Case.parse("gru-T16-B2-I3-H5-float32-batchfirst-state-training")
+    projected = SupportedCases(projected="only")
+    assert nearest_supported(case, projected.refusal, projected) == replace(case, projected=True, input_size=5)

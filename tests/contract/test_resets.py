@@ -15,8 +15,7 @@ from torch import Tensor
 from pytest_ecornn.cases import contents, strategies
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.cases.required import MIN_CELLS
-from pytest_ecornn.cases.strategies import SupportedCases
-from pytest_ecornn.contract import Case, Implementation, Layer, Weights, cells
+from pytest_ecornn.contract import Case, Implementation, Layer, SupportedCases, Weights, cells
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.implementations.scan_gpu import ScanGpu, ops
 from pytest_ecornn.implementations.torch_cpu import TorchCpu

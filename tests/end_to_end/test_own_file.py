@@ -48,3 +48,28 @@ def test_an_own_file_that_is_named_as_well_counts_once() -> None:
 def test_a_command_that_names_an_implementation_of_the_reader_says_where_its_file_is(page: str) -> None:
     named = [command for command in commands(ROOT / page) if any(word in command for word in ("my_scan", "NAME"))]
     assert [command for command in named if "--ecornn-implementations" not in command] == []
+
+
+# Right, with its refusals as a list, by a layer that has the batch first alone.
+LISTED = (
+    samples.RIGHT.replace("import Cost, Implementation", "import Implementation, SupportedCases")
+    .replace(
+        samples.RIGHT[samples.RIGHT.index("    def unsupported") : samples.RIGHT.index("    def build")],
+        "    supported = SupportedCases(\n"
+        '        cells=("lstm",), dtypes=("float32",), devices=("cpu",), max_layers=1, bidirectional=False, nobias=False,\n'
+        '        batchfirst="only", ragged=False, projected=False, sparse=False,\n'
+        "    )\n\n",
+    )
+    .replace("(x @ w_ih.T + b_ih)", "(x.transpose(0, 1) @ w_ih.T + b_ih)")
+    .replace("torch.stack(outputs)", "torch.stack(outputs, 1)")
+    .partition("    def cost(")[0]
+)
+
+
+def test_an_implementation_may_list_what_it_runs_in_place_of_code(foreign: Foreign) -> None:
+    foreign.write("mine.py", LISTED)
+    options = ["--ecornn-implementations", "mine.py", "--ecornn-only", "mine", "--ecornn-profile", "quick"]
+    foreign.run("--ecornn-verify", *options, "-k", "lstm-float32 and not minlstm", *QUICK, check=0)
+    rows = [row for row in foreign.rows_by_key().values() if row["status"] == "passed"]
+    assert sorted(row["kind"] for row in rows) == ["drawn", "properties"]
+    assert rows[0]["examples"] >= 8

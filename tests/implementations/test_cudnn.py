@@ -15,8 +15,7 @@ from torch import Tensor
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.required import REQUIRED_DOMAIN
-from pytest_ecornn.cases.strategies import SupportedCases
-from pytest_ecornn.contract import Case, Implementation, Weights
+from pytest_ecornn.contract import Case, Implementation, SupportedCases, Weights
 from pytest_ecornn.implementations import cudnn
 from pytest_ecornn.implementations._common import torch_nn
 from pytest_ecornn.implementations.cudnn import Cudnn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf, nan
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.rows import Timing
 from pytest_ecornn.run.discovery import discover
 from pytest_ecornn.verification.verification import Candidate
+from tests.helpers import samples
 
 CASE = Case(cell="gru", steps=4, batch=2, hidden_size=8)
 FLOOR = cells.minimum_cost(CASE)
@@ -42,6 +44,14 @@ def test_own_implementations_declare_what_can_be(name: str) -> None:
         is_scan, is_gpu = found.name.startswith("scan"), found.name.endswith("gpu") or found.name == "cudnn"
         if is_scan == case.cell.startswith("min") if is_gpu else found.cls().refusal(case) is None:
             assert checked(_candidate(found.name, found.cls(), case)) == found.cls().cost(case), found.name
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_declares_no_cost_has_the_cells_own(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(samples.RIGHT.partition("    def cost(")[0])
+    found, case = discover([path])["mine"], Case.parse(name)
+    assert checked(_candidate(found.name, found.cls(), case)) == cells.minimum_cost(case)
 
 
 @pytest.mark.parametrize(

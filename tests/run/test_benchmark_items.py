@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.run.discovery import ImplementationInfo, discover
@@ -50,3 +52,17 @@ def test_what_times_in_build_is_built_alone(times_in_build: bool, held: str, tmp
     row = BenchmarkItem(TrialSession(lock=lock), found, SMALL).finished()
     assert row.status == "passed"
     assert seen[0] == [held]
+
+
+def test_a_timed_row_passes_though_random_numbers_are_drawn_before_its_calls() -> None:
+    class Module(ReferenceLoop):
+        def unsupported(self, case: Any, device: Any) -> str | None:
+            np.random.rand()
+            return super().unsupported(case, device)
+
+        def build(self, case: Any, weights: Any) -> Any:
+            torch.nn.LSTM(case.input_size, case.hidden_size)
+            return super().build(case, weights)
+
+    row = BenchmarkItem(TrialSession(), replace(discover([])["sequential"], cls=Module), SMALL).finished()
+    assert (row.status, row.reason) == ("passed", "")

@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import torch
+
 from pytest_ecornn.contract import Case
 from pytest_ecornn.run.discovery import discover
 from pytest_ecornn.run.support import Support
@@ -125,6 +127,15 @@ def test_each_implementation_is_asked_once_a_run(tmp_path: Path) -> None:
     assert [bool(reason) for reason in refusals] == [True, False]
     assert support().refusal(implementation, bases[0], is_drawn=True)
     assert asked == ["scan_cpu", ""]
+
+
+def test_an_answer_counts_though_random_numbers_were_drawn_for_it(tmp_path: Path) -> None:
+    path, case = tmp_path / "mine.py", Case.parse(MIN_CASE)
+    path.write_text(samples.RIGHT.replace(ASKS, f"{ASKS}        torch.nn.LSTM(1, 1)\n"))
+    mine = discover([path])["mine"]
+    before = torch.get_rng_state()
+    assert Support(tmp_path, [case], [], lambda name: None).refusal(mine, case) == "runs a plain LSTM in float32"
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_one_that_was_begun_to_be_asked_and_gave_no_answer_counts_as_supporting_all(tmp_path: Path) -> None:

@@ -348,6 +348,15 @@ def test_what_torch_compiled_is_run_as_such_within_poisoned_memory() -> None:
     assert compiled
 
 
+def test_memory_left_unwritten_within_a_higher_order_operator_is_seen() -> None:
+    def step(total: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+        return total, torch.empty_like(row)
+
+    with calls.PoisonedAllocations():
+        _, made = torch.ops.higher_order.scan(step, [torch.zeros(2)], [torch.zeros(3, 2)], ())
+    assert made.isnan().all()
+
+
 def test_a_candidate_that_writes_into_its_input_is_refused_and_harms_nobody_else() -> None:
     case, writing = replace(CASE, mode="inference"), of_calls(lambda layer, x, *rest: layer(x.clamp_(-0.1, 0.1), *rest))
     with pytest.raises(calls.WrongResult, match="expected x unchanged by the call"):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from pytest_ecornn.cases.strategies import SizeLimits, property_corners
-from pytest_ecornn.contract import Case
+from pytest_ecornn.contract import Case, Unsupported
+from pytest_ecornn.results.formatting import count
 from pytest_ecornn.results.rows import Row
+from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.exploration import PROFILES, CaseSearch, Profile, RefusalError, run_drawn_cases
-from pytest_ecornn.run.items.items import CheckItem, build_and_compare
+from pytest_ecornn.run.items.items import CheckItem, build_and_compare, check_not_refused
+from pytest_ecornn.run.repeatability import rerunning
 from pytest_ecornn.verification.comparison import TensorCheck
-from pytest_ecornn.verification.outcomes import CheckFailed, SkipCheck, WrongCase
+from pytest_ecornn.verification.outcomes import RAISED, CheckFailed, SkipCheck, WrongCase
 from pytest_ecornn.verification.properties import properties
 from pytest_ecornn.verification.properties.subject import PropertyContext
 from pytest_ecornn.verification.verification import failed_tensors
@@ -32,6 +36,7 @@ class _AroundCase(CheckItem):
     is_fixed: bool = False
     number: int | None = None
     test = ""  # by which pytest names it
+    _failures: dict[str, list[CheckFailed]] = field(default_factory=dict, compare=False)  # by kind
 
     def __str__(self) -> str:
         return f"{self.found.name}-{self.case if self.is_fixed else self._label}"
@@ -58,6 +63,7 @@ class _AroundCase(CheckItem):
         name, device = self.found.name, self.case.device
         extra = f"{self.session.locator_options(self.found, False)} --ecornn-profile {self.session.options.profile}"
         extra += f" --ecornn-device {device}" if device != "cpu" else ""
+        extra += " --ecornn-all-failures" if self.session.options.all_failures else ""
         return f"pytest --ecornn-verify --ecornn-only {name} -k {shlex.quote(f'{self.test} and {name}-{self._label}')}{extra}"
 
     @contextmanager
@@ -70,6 +76,27 @@ class _AroundCase(CheckItem):
                 raise refusal.error from None
         except AssertionError as error:
             raise CheckFailed(f"{self.found.name}: {error}") from error
+
+    def note(self, kind: str, failure: CheckFailed) -> None:
+        """Raises the failure, or keeps it where all of the row's are asked for."""
+        if not self.session.options.all_failures:
+            raise failure
+        self._failures.setdefault(_NUMBER.sub("#", kind), []).append(failure)
+
+    def raise_noted(self, row: Row) -> None:
+        """Raises what was kept: each kind of failure, with one of its cases whole."""
+        if not self._failures:
+            return
+        cases = {str(failure.case) for failures in self._failures.values() for failure in failures}
+        kinds, of = count(len(self._failures), "kind"), count(row.examples, "case")
+        lines = [f"{self.found.name}: {kinds} of failures, on {len(cases)} of {of}"]
+        for failures in self._failures.values():
+            first, *others = sorted(failures, key=lambda failure: len(str(failure.case)))
+            lines += [str(first), *([f"  and on {len(others)} more, as {others[0].case}"] if others else [])]
+        raise CheckFailed("\n".join(lines))
+
+
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -84,14 +111,24 @@ class DrawnItem(_AroundCase):
 
     def fill(self, row: Row) -> None:
         def check(case: Case) -> list[TensorCheck]:
-            with self.session.lock.shared(), self.attributed_to(case):
-                _, comparisons = build_and_compare(self.found, case)
+            try:
+                with self.session.lock.shared(), self.attributed_to(case):
+                    _, comparisons = build_and_compare(self.found, case)
+            except CheckFailed as failure:
+                self.note(str(failure).replace(str(case), ""), failure)
+                return []
             if message := failed_tensors(self.found.name, case, comparisons):
-                raise WrongCase(message, case)
+                wrong = [one.tensor.partition("_l")[0] for one in comparisons if one.status == "failed"]
+                self.note(" ".join(wrong), WrongCase(message, case))
             return comparisons
 
-        with self.drawing():
-            run_drawn_cases(self.found, self.case, self.profile, check, row, self.number, self.session.options.seed)
+        try:
+            with self.drawing():
+                run_drawn_cases(self.found, self.case, self.profile, check, row, self.number, self.session.options.seed)
+        except CheckFailed:
+            self.raise_noted(row)
+            raise
+        self.raise_noted(row)
 
 
 @dataclass(frozen=True)
@@ -109,24 +146,72 @@ class PropertyItem(_AroundCase):
             search = CaseSearch(self.found, self.case, row, SIZES, self.number)
             search.run(EXAMPLES[self.session.options.profile], lambda case: self._check(case, row))
             search.run_corners(lambda case: self._check(case, row), property_corners)
+        self.raise_noted(row)
         search.check_some_ran()
 
     def _check_fixed(self, row: Row) -> None:
         self.check_not_fatal()
-        if reason := self.found.cls().refusal(self.case):
-            raise SkipCheck(reason)
+        check_not_refused(self.found, self.case)
         self._check(self.case, row, TIMED_REPEATS if self.session.options.bench else FIXED_REPEATS)
+        self.raise_noted(row)
 
     def _check(self, case: Case, row: Row, repeats: int = PropertyContext.num_repeats) -> None:
         """Counts the properties checked by name. After a failure, while its case is simplified, only that one is."""
-        try:
-            with self.session.lock.shared(), self.attributed_to(case, properties.PropertyViolation):
-                subject = PropertyContext(self.found.cls, case, repeats)
-                checked = properties.check(subject, self._broken or properties.PROPERTIES)
-        except properties.PropertyViolation as broken:
-            self._broken[:] = [broken.property]
-            raise CheckFailed(f"{self.found.name} on {case}: {broken}", case) from broken
+        checked: dict[str, str] = {}
+        with self.session.lock.shared():
+            try:
+                with self.attributed_to(case):
+                    subject = PropertyContext(self.found.cls, case, repeats)
+            except CheckFailed as failure:
+                self.note(str(failure).replace(str(case), ""), failure)
+            else:
+                for one in self._broken or properties.PROPERTIES:
+                    checked |= self._check_one(subject, one)
         row.examples += 1
         for name, reason in checked.items():
             counts = row.uninformative if reason else row.informative
             counts[name] = counts.get(name, 0) + 1
+
+    def _check_one(self, subject: PropertyContext, one: properties.Property) -> dict[str, str]:
+        """As `properties.check` returns. An error is told with the property and the layer that it was checked by."""
+        name, case = self.found.name, subject.case
+        try:
+            with self.attributed_to(case, properties.PropertyViolation):
+                return properties.check(subject, [one])
+        except properties.PropertyViolation as broken:
+            one, failure = broken.property, CheckFailed(f"{name} on {case}: {broken}", case)
+        except WrongCase as wrong:
+            doing = f"by a layer of {subject.last_built} when {one.name} was checked: {one.description}"
+            is_verdict = wrong.__cause__ is None  # of the property
+            failure = WrongCase(f"{name} on {case}: {wrong}" if is_verdict else f"{wrong}; {doing}", case)
+        if not self.session.options.all_failures:
+            self._broken[:] = [one]
+        self.note(one.name, failure)
+        return {}
+
+    def examined(self, failure: CheckFailed) -> CheckFailed:
+        """The failure, after what is nearer to its cause: a result that the reference contradicts, or another property."""
+        if isinstance(failure, WrongCase) or not isinstance(failure.case, Case) or not self._broken:
+            return super().examined(failure)
+        if self._broken[0].name in properties.OWN_CAUSES:
+            return failure
+        with self.session.lock.shared(), suppress(*RAISED, SkipCheck, Unsupported), rerunning():
+            if cause := self._nearer_cause(failure.case, self._broken[0]):
+                return CheckFailed(f"{cause}\n{failure}", failure.case)
+        return failure
+
+    def _nearer_cause(self, case: Case, broken: properties.Property) -> str:
+        name = self.found.name
+        nearer = properties.nearer_cause(PropertyContext(self.found.cls, case), broken)
+        is_unwritten = nearer is not None and nearer.property.name == "written"
+        wrong = "" if is_unwritten else failed_tensors(name, case, build_and_compare(self.found, case)[1])
+        return wrong or (f"{name} on {case}: {nearer}" if nearer and nearer.property.name != broken.name else "")
+
+    def is_wrong(self, found: ImplementationInfo, case: Case) -> bool:
+        """Whether a property fails: after a failure, that one."""
+        check_not_refused(found, case)
+        try:
+            properties.check(PropertyContext(found.cls, case), self._broken or properties.PROPERTIES)
+        except properties.PropertyViolation:
+            return True
+        return False

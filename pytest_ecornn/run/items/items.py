@@ -184,10 +184,15 @@ class CheckItem:
         if not isinstance(failure, WrongCase) or not isinstance(case, Case) or process.words.is_timed:
             return failure
         with self.session.lock.shared():
-            if variation := describe_variation(self.found, case):
+            if variation := describe_variation(self.found, case, self.is_wrong):
                 return CheckFailed(f"{self.found.name} on {case}: {variation}\n{failure}", case)
-            earlier = needed_cases(self.found, case, list(process.cases[self.found.name]))
+            earlier = needed_cases(self.found, case, list(process.cases[self.found.name]), self.is_wrong)
         return CheckFailed(str(failure), case, earlier=earlier)
+
+    def is_wrong(self, found: ImplementationInfo, case: Case) -> bool:
+        """Whether the implementation, or a copy of its modules, fails on a case by what the row checks. Raises what it does."""
+        _, comparisons = build_and_compare(found, case)
+        return any(comparison.status == "failed" for comparison in comparisons)
 
     def rerun(self, case: Case | str = "", is_timed: bool = False, earlier: Sequence[Case] = ()) -> str:
         """The command that repeats the row, or what it did on one case after others."""
@@ -306,7 +311,9 @@ class NamedCaseItem(CheckItem):
 
 def check_not_refused(found: ImplementationInfo, case: Case) -> None:
     """Raises Skip where the implementation says that it will not run the case."""
-    if reason := found.cls().refusal(case):
+    with ambient.random_states_restored():
+        reason = found.cls().refusal(case)
+    if reason:
         raise SkipCheck(reason)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from pytest_ecornn.contract import DTYPES, Case, Cost, Implementation, Layer, Precision, State, Weights, cells
+from pytest_ecornn.contract import DTYPES, Case, Implementation, Layer, Precision, State, Weights, cells
 from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.contract.layer_stack import run_layers
 
@@ -43,9 +43,6 @@ class Right(Implementation):
             return "runs no infinities"
         values = [f"{name} {value}" for name, value in self.refused.items() if getattr(case, name) == value]
         return f"does not run {values[0]}" if values else None
-
-    def cost(self, case: Case) -> Cost:
-        return cells.minimum_cost(case)
 
 
 class RightLayer(Right):

@@ -77,11 +77,21 @@ def quick() -> Iterator[GlobalSetting]:
 def usual() -> Iterator[GlobalSetting]:
     """The quick ones, random states and clocks."""
     yield from quick()
+    yield from random_states()
+    yield from clock_functions()
+
+
+def random_states() -> Iterator[GlobalSetting]:
+    """The states of the random numbers that all share."""
     yield torch_settings.RANDOM_STATE
     yield from python_settings.RANDOM_STATES
-    yield from clock_functions()
     if torch.cuda.is_initialized():
         yield cuda_settings.RANDOM_STATES
+
+
+def random_states_restored() -> GlobalStateGuard:
+    """A guard for set-up, not calls: modules draw their weights when they are made, and imports seed generators."""
+    return GlobalStateGuard(random_states())
 
 
 def everything() -> Iterator[GlobalSetting]:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +18,11 @@ from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Weights
 from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Tensors
+from pytest_ecornn.verification.comparison import TensorCheck
+from pytest_ecornn.verification.outcomes import WrongCase
 from pytest_ecornn.verification.properties.graph_calls import check_allclose, labelled, needs_training, rotated, variants
 from pytest_ecornn.verification.properties.subject import PropertyContext
-from pytest_ecornn.verification.verification import ReferenceResult, failed_tensors
+from pytest_ecornn.verification.verification import ReferenceResult
 
 _BEFORE = 128  # elements of a flat buffer, before the part that becomes a weight
 _MOST = 4  # weights of a case that are changed, each seed's from another one on
@@ -89,16 +92,36 @@ _WAYS: dict[str, Callable[[nn.Parameter, Tensor], object]] = {
 
 
 def layers_apart(subject: PropertyContext) -> str:
-    """The second against the reference, since a layer built on its weights might be given the first one's as well."""
+    """The second against the reference, since a layer built on its weights might be given the first one's as well.
+
+    Raises WrongCase where it is wrong, but not by the first one's weights.
+    """
     problem = replace(subject.problem, weights=contents.make_weights(subject.case, "second"))
     second = subject.built(subject.case, problem.weights)
-    message = _wrong(subject, problem, subject.run(problem, second))
-    if message and not _wrong(subject, subject.problem, subject.whole):  # or it is wrong whatever else is alive
-        return f"a second layer on weights of its own: {message.splitlines()[1].strip()}"
+    results = subject.run(problem, second)
+    wrong = _wrong(subject, problem, results)
+    if wrong and not _wrong(subject, subject.problem, subject.whole):  # or it is wrong whatever else is alive
+        if names := _taken_from_first(subject, problem, results):
+            return f"a second layer computed with the first one's {names}: {wrong[0].message}"
+        listed = "".join(f"\n  {check.message}" for check in wrong)
+        raise WrongCase(f"wrong with other weights of the same kind:{listed}", subject.case)
     return labelled(subject.repeated(subject.whole, subject.run(subject.problem)), "the first layer, after a second was called")
 
 
-def _wrong(subject: PropertyContext, problem: Problem, tensors: Tensors) -> str:
+def _taken_from_first(subject: PropertyContext, problem: Problem, results: Tensors) -> str:
+    """The weights of the first layer with which the second's forward pass is right: all, some kinds, or one."""
+    own, names = problem.weights, list(problem.weights)
+    kinds = list(dict.fromkeys(name.partition("_l")[0] for name in names))
+    chosen = [set(some) for count in range(1, len(kinds)) for some in combinations(kinds, count)]
+    for taken in (names, *([n for n in names if n.partition("_l")[0] in some] for some in chosen), *([n] for n in names)):
+        mixed = {name: (subject.problem.weights if name in taken else own)[name] for name in names}
+        mixture = replace(problem, weights=Weights(mixed, own.masks))
+        if not any("grad" not in check.tensor for check in _wrong(subject, mixture, results)):
+            return "weights" if taken == names else " and ".join(taken)
+    return ""
+
+
+def _wrong(subject: PropertyContext, problem: Problem, tensors: Tensors) -> list[TensorCheck]:
     """The tensors that the reference contradicts."""
-    verdicts = ReferenceResult(problem).compare(tensors, subject.declared)
-    return failed_tensors(subject.case.cell, subject.case, verdicts)
+    checks = ReferenceResult(problem).compare(tensors, subject.declared)
+    return [check for check in checks if check.status == "failed"]

@@ -18,13 +18,14 @@ from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.system.graphs import GraphCapture, NotCaptured
 from pytest_ecornn.verification import overlap
 from pytest_ecornn.verification.agreement import ResultComparator
-from pytest_ecornn.verification.calls import Call, MutationGuard, PoisonedAllocations, tree_map_tensors
+from pytest_ecornn.verification.calls import Call, MutationGuard, PoisonedAllocations, Tensors, tree_map_tensors
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, everything, has_busy_threads, live_threads
 from pytest_ecornn.verification.guards.guards import RedzoneAllocations, Redzones
 from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext, changed, copy_tensors
 
 _LONGEST_SECONDS, _FEWEST_REPEATS = 5.0, 3
 _FEWEST_KEPT, _KEPT_RESULTS = 6, 17  # more than a layer that uses its buffers in turn is likely to have
+_ALIKE = 8  # calls that are compared with calls like them
 _DELAY_CYCLES = 20_000_000  # of a GPU's clock: about 10 ms
 
 
@@ -47,14 +48,34 @@ def inputs_unchanged(subject: PropertyContext) -> str:
 
 
 def writes_every_element(subject: PropertyContext) -> str:
-    """A layer built and called on poison. NaN may be swallowed by a maximum or a comparison; what is finite is not."""
-    for poison in (float("nan"), 0.0, 1e3):
-        problem = replace(subject.problem, weights=contents.make_weights(subject.case))
-        with PoisonedAllocations(poison):
-            got = subject.run(problem, subject.built(subject.case, problem.weights))
-        if message := subject.repeated(subject.whole, got):
-            return f"{poison:g} in memory of torch.empty: {message}"
+    """A layer built and called on poison. NaN may be swallowed by a maximum or a comparison; what is finite is not.
+
+    A result that differs on the same poison as well is none of its.
+    """
+    for poison, other in ((float("nan"), 0.0), (0.0, 1e3), (1e3, 0.0)):
+        got = _on_poison(subject, poison)
+        message = subject.repeated(subject.whole, got)
+        if message and _is_of_poison(subject, poison, got):
+            difference = subject.repeated(_on_poison(subject, other), got) or message
+            return f"{poison:g} in place of {other:g} in memory of torch.empty: {difference}"
     return ""
+
+
+def _is_of_poison(subject: PropertyContext, poison: float, got: Tensors) -> bool:
+    """Whether layers on this poison give the same again and again, and one without it something else."""
+    repeats = not any(subject.repeated(got, _on_poison(subject, poison)) for _ in range(_ALIKE))
+    return repeats and bool(subject.repeated(got, _of_new_layer(subject)))
+
+
+def _on_poison(subject: PropertyContext, poison: float) -> Tensors:
+    with PoisonedAllocations(poison):
+        return _of_new_layer(subject)
+
+
+def _of_new_layer(subject: PropertyContext) -> Tensors:
+    """The results of a layer on weights with memory of their own."""
+    problem = replace(subject.problem, weights=contents.make_weights(subject.case))
+    return subject.run(problem, subject.built(subject.case, problem.weights))
 
 
 def guard_bands(subject: PropertyContext) -> str:
@@ -106,6 +127,19 @@ def results_not_aliased(subject: PropertyContext) -> str:
     if folded := [name for name, result in results if overlap.is_folded(result)]:
         return f"{folded[0]}: expected memory of its own for each element, got elements that share it"
     return overlap.shared(results, given)
+
+
+def remembers_calls(subject: PropertyContext) -> str:
+    """Two new layers are called alike: where both differ from their first call at the same one, calls affect later ones."""
+    layers = [subject.built(subject.case, subject.problem.weights) for _ in range(2)]
+    first, *others = ([copy_tensors(subject.run(subject.problem, layer)) for _ in range(_ALIKE)] for layer in layers)
+    for number, results in enumerate(zip(first, *others, strict=True), 1):
+        message = subject.repeated(first[0], results[0])
+        if subject.agreement.bitwise_equal(*results):
+            return ""
+        if message:
+            return f"call {number} of the same, of each of two layers: {message}"
+    return ""
 
 
 def stateless(subject: PropertyContext) -> str:

@@ -6,7 +6,7 @@ One table says which, and what each means; `conduct` and `relations` say how eac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_ecornn.verification.calls import WrongResult
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard
@@ -70,6 +70,10 @@ PROPERTIES = (
 )
 
 
+# Those that no wrong result and no other property explains.
+OWN_CAUSES = frozenset(("globals_unchanged", "current_stream", "inputs_unchanged", "written", "guard_bands", "grad_untouched"))
+
+
 class PropertyViolation(Exception):
     """A property that does not hold, and in one line how that shows."""
 
@@ -104,3 +108,16 @@ def _check(one: Property, subject: PropertyContext) -> str:
 
 def by_name(name: str) -> Property:
     return next(one for one in PROPERTIES if one.name == name)
+
+
+def nearer_cause(subject: PropertyContext, broken: Property) -> PropertyViolation | None:
+    """The first property that explains why another is broken, of memory and of calls; None where these hold."""
+    remembers = replace(by_name("stateless"), check=conduct.remembers_calls)
+    for cause in (by_name("written"), remembers, by_name("repeats"), by_name("stateless")):
+        if cause is broken:
+            return None
+        try:
+            check(subject, [cause])
+        except PropertyViolation as violation:
+            return violation
+    return None

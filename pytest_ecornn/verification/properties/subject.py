@@ -13,7 +13,7 @@ from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Case, Declared, Implementation, Layer, Unsupported, Weights
 from pytest_ecornn.verification.agreement import ResultComparator, loosest
 from pytest_ecornn.verification.calls import Call, MutationGuard, Tensors, WrongResult, run_call
-from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, everything
+from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, everything, random_states_restored
 from pytest_ecornn.verification.outcomes import skips_as_unsupported
 
 
@@ -23,7 +23,7 @@ class NotApplicable(Exception):
 
 @dataclass
 class PropertyContext:
-    """repeats: how often the property of that name calls the layer."""
+    """num_repeats: how often the property `repeats` calls the layer. last_built: the case of the layer built last."""
 
     make: Callable[[], Implementation]
     case: Case
@@ -32,11 +32,13 @@ class PropertyContext:
     def __post_init__(self) -> None:
         self.implementation = self.make()
         self._others: list[Declared] = []
+        self.last_built = self.case
         self._agreement: ResultComparator | None = None
         with GlobalStateGuard(everything()) as self.kept:
             self.problem = contents.problem(self.case)
             before = MutationGuard(Call(self.problem))
-            self.layer = self.implementation.build(self.case, self.problem.weights)
+            with random_states_restored():
+                self.layer = self.implementation.build(self.case, self.problem.weights)
             built = MutationGuard(Call(self.problem))  # which may have moved the weights
             self.whole = copy_tensors(self.run(self.problem))
         self.written_into = changed(before) or changed(built)
@@ -60,6 +62,7 @@ class PropertyContext:
     def forget_layers(self) -> None:
         """Forgets what other layers than its own have declared: each property judges by those that it builds."""
         self._others.clear()
+        self.last_built = self.case
 
     def other_contents(self, name: str) -> Problem:
         """Draws other contents by `name` for the same weights, lengths in another order, as `other_problem` does."""
@@ -82,11 +85,12 @@ class PropertyContext:
 
     def built(self, case: Case, weights: Weights) -> Layer:
         """The layer of another case. Raises NotApplicable where the implementation does not run it."""
-        made = self.make()
-        if reason := made.refusal(case):
-            raise NotApplicable(reason)
         try:
-            with skips_as_unsupported():
+            with skips_as_unsupported(), random_states_restored():
+                made = self.make()
+                if reason := made.refusal(case):
+                    raise NotApplicable(reason)
+                self.last_built = case
                 layer = made.build(case, weights)
         except Unsupported as refusal:
             raise NotApplicable(str(refusal)) from refusal

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import random
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,8 +18,10 @@ from pytest_ecornn.contract import Case, Layer, Weights
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification import calls
 from pytest_ecornn.verification.guards import guards
+from pytest_ecornn.verification.outcomes import WrongCase
 from pytest_ecornn.verification.properties import properties
 from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
+from pytest_ecornn.verification.verification import Candidate
 from tests.helpers.changed_loop import Wrap, of_calls, planted
 
 CASE = Case.parse("gru-T6-B3-H5-float32-state-training-seed1")
@@ -249,6 +253,82 @@ def test_a_property_fails_the_layer_planted_for_it_and_no_other_does(name: str) 
 )
 def test_a_right_layer_has_every_property(text: str) -> None:
     assert broken(lambda layer, case, weights: layer, Case.parse(text)) == []
+
+
+def draws_in_build(layer: Any, case: Case, weights: Weights) -> Layer:
+    module = nn.LSTM(case.input_size, case.hidden_size)  # whose weights are drawn
+    random.seed(len([*module.parameters()]))
+    np.random.seed(7)
+    return layer
+
+
+def _random_states() -> list[Any]:
+    return [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()]
+
+
+def test_random_states_are_put_back_after_a_build_and_not_judged() -> None:
+    before = _random_states()
+    found = properties.check(PropertyContext(planted(draws_in_build), Case.parse(TRAINING)))
+    Candidate.build("draws", planted(draws_in_build), Case.parse(TRAINING))
+    assert found["globals_unchanged"] == ""
+    assert _random_states() == before
+
+
+def imprecise(bound: float) -> Wrap:
+    """Wrong by a little where a weight is over a bound, whatever other layers there are."""
+
+    def wrap(layer: Any, case: Case, weights: Weights) -> Layer:
+        def run(*given: Any) -> Any:
+            output, final = layer(*given)
+            return output * (1 + 1e-4 * bool(weights["weight_hh_l0"][0, 0] > bound)), final
+
+        return run
+
+    return wrap
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_a_layer_that_is_wrong_by_itself_is_not_said_to_depend_on_another(mode: str) -> None:
+    case = Case.parse(f"lstm-T6-B3-H5-float32-state-saturated-{mode}-seed3")
+    first, second = (contents.make_weights(case, role)["weight_hh_l0"][0, 0].item() for role in ("", "second"))
+    assert first < second
+    subject = PropertyContext(planted(imprecise((first + second) / 2)), case)
+    with pytest.raises(WrongCase, match=r"^wrong with other weights of the same kind:\n  output.* is over its limit"):
+        properties.check(subject, [properties.by_name("layers_apart")])
+
+
+@pytest.mark.parametrize("names", [["weight_hh_l0"], ["weight_ih_l0", "bias_ih_l0"], None])
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_weights_of_the_first_layer_are_named(mode: str, names: list[str] | None) -> None:
+    kept: list[Weights] = []
+
+    def shares(layer: Any, case: Case, weights: Weights) -> Layer:
+        kept.append(weights)
+        mixed = {name: kept[0][name] if names is None or name in names else weights[name] for name in weights}
+        return ReferenceLoop().build(case, Weights(mixed))
+
+    case = Case.parse(f"lstm-T6-B3-H5-float32-state-{mode}")
+    message = properties.by_name("layers_apart").check(PropertyContext(planted(shares), case))
+    told = "weights" if names is None else " and ".join(names)
+    assert message.startswith(f"a second layer computed with the first one's {told}: ")
+
+
+@of_calls
+def scanned(layer: Any, x: Tensor, *rest: Any) -> Any:
+    """The layer on x as a higher-order operator copies it, step by step."""
+
+    def step(carry: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+        return carry.clone(), torch.empty_like(row).copy_(row)
+
+    return layer(torch.ops.higher_order.scan(step, [x[0].clone()], [x], ())[1], *rest)
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_a_layer_of_higher_order_operators_has_every_property(mode: str) -> None:
+    case = Case.parse(f"gru-T6-B3-H5-float32-state-{mode}")
+    assert not [one for one in Candidate.build("scanned", planted(scanned), case).verify() if one.status == "failed"]
+    on_poison = [properties.by_name(name) for name in ("written", "guard_bands")]
+    properties.check(PropertyContext(planted(scanned), case), on_poison if case.training else properties.PROPERTIES)
 
 
 def test_every_property_that_a_cpu_can_show_has_a_planted_fault() -> None:
