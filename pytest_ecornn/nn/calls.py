@@ -90,3 +90,27 @@ def missing_transform() -> str | None:
     if torch._C._are_functorch_transforms_active():
         return "no transforms of torch.func"
     return "no forward-mode gradient" if forward_ad._current_level >= 0 else None
+
+
+def decompose_in_vmap(function: Callable[..., Any], *given: Any) -> Any:
+    """function(*given), by a loop over time under torch.vmap, as torch's recurrent functions have no batching rule.
+
+    Below a level of gradients torch decomposes them, but for those of cuDNN and oneDNN.
+    """
+    if not is_in_vmap():
+        return function(*given)
+    cudnn, mkldnn = torch._C._get_cudnn_enabled(), torch._C._get_mkldnn_enabled()
+    torch._C._set_cudnn_enabled(False)
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        return torch.func.vjp(lambda _: function(*given), torch.zeros(()))[0]
+    finally:
+        torch._C._set_cudnn_enabled(cudnn)
+        torch._C._set_mkldnn_enabled(mkldnn)
+
+
+def is_in_vmap() -> bool:
+    if not torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling():
+        return False
+    level = torch._C._functorch.peek_interpreter_stack()
+    return level is not None and level.key() == torch._C._functorch.TransformType.Vmap

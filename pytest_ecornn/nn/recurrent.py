@@ -24,9 +24,12 @@ from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.nn.autocast import autocast_of, cast_parameters
 from pytest_ecornn.nn.backend_choice import BackendChooser, choose_traced, choose_with_lengths
-from pytest_ecornn.nn.calls import lengths_beside, map_states, run_layers, run_packed
-from pytest_ecornn.nn.lengths_by_torch import run_by_torch
+from pytest_ecornn.nn.calls import decompose_in_vmap, is_in_vmap, lengths_beside, map_states, run_layers, run_packed
+from pytest_ecornn.nn.lengths_by_torch import batched_states, run_by_torch
 from pytest_ecornn.nn.module_candidates import is_tf32
+from pytest_ecornn.nn.quantization import qconfig_of
+from pytest_ecornn.nn.torch_op import run_as_op, runs_as_op
+from pytest_ecornn.nn.tracing import LEAF_MODULE
 
 __all__ = ["GRU", "LSTM", "RNN"]
 
@@ -39,12 +42,19 @@ class _Recurrent(nn.RNNBase):
 
     _torch_class: ClassVar[type[nn.RNNBase]]
     _backend, _notes = "auto", "not called yet"  # defaults of the class, for modules pickled before these attributes existed
+    _chooser: BackendChooser
+    _has_weights = False  # while a call runs whose `_flat_weights` are computed
 
     def __init__(self, mode: str, *args: Any, backend: str = "auto", **kwargs: Any) -> None:
+        self.__dict__.update(self.own_attributes(backend))
+        super().__init__(mode, *args, **kwargs)
+
+    @staticmethod
+    def own_attributes(backend: str = "auto") -> dict[str, Any]:
+        """Attributes that torch.nn's modules do not have. Raises ValueError for another backend."""
         if backend not in BACKENDS:
             raise ValueError(f"expected backend as one of {', '.join(BACKENDS)}, got {backend!r}")
-        self._backend, self._chooser = backend, BackendChooser()
-        super().__init__(mode, *args, **kwargs)
+        return {"_backend": backend, "_chooser": BackendChooser(), "__module__": LEAF_MODULE}
 
     def forward(self, input: Any, hx: Any = None, resets: Tensor | None = None, lengths: Any = None) -> Any:
         """output, final states: torch.nn's shapes, T time steps, B sequences, D directions, L layers.
@@ -83,11 +93,12 @@ class _Recurrent(nn.RNNBase):
         if may_be_short and (call := chooser.short_call(self, input, hx, None)) is not None:
             self.__dict__["_notes"] = call.choice.notes
             return call.run(self, input, hx)
-        if (choice := chooser.on_cpu) is None or type(input) is not Tensor or not input.is_cpu:
+        choice, has_weights = chooser.on_cpu, False
+        if choice is None or type(input) is not Tensor or not input.is_cpu:
             self._update_flat_weights()  # whose gradients a choice depends on
-            choice = chooser.choose(self, input, hx)
+            choice, has_weights = chooser.choose(self, input, hx), True
         self.__dict__["_notes"] = choice.notes
-        results = self._forward_by(choice.backend, input, hx)
+        results = self._forward_by(choice.backend, input, hx, has_weights)
         if may_be_short:
             chooser.remember(self, input, hx, None, choice)
         return results
@@ -102,21 +113,43 @@ class _Recurrent(nn.RNNBase):
         choice = choose_with_lengths(self, input, hx)
         self._notes = choice.notes
         if choice.called == "torch":
+            if runs_as_op(self, input, hx):
+                return self._run_as_op(input, hx, lengths)
             return run_by_torch(self, input, hx, lengths)
         results = self._run(input, hx, lengths)
         if may_be_short:
             chooser.remember(self, input, hx, given, choice)
         return results
 
-    def _forward_by(self, backend: str, input: Any, hx: Any) -> Any:
-        if backend == "torch":
-            return self._torch_class.forward(self, input, hx)
+    def _forward_by(self, backend: str, input: Any, hx: Any, has_weights: bool = True) -> Any:
+        if backend != "torch":
+            return self._forward_with(self._run, input, hx)
+        if runs_as_op(self, input, hx):
+            return self._forward_with(self._run_as_op, input, hx)
+        return self._forward_by_torch(input, hx, has_weights)
+
+    def _forward_by_torch(self, input: Any, hx: Any, has_weights: bool = True) -> Any:
+        """torch.nn's forward. has_weights: `_flat_weights` are those of this call, and not computed again."""
+        if is_in_vmap() and isinstance(input, Tensor):
+            hx = batched_states(self, input, hx)
+        self.__dict__["_has_weights"] = has_weights
+        try:
+            return decompose_in_vmap(self._torch_class.forward, self, input, hx)
+        finally:
+            self.__dict__["_has_weights"] = False
+
+    def _update_flat_weights(self) -> None:
+        if not self._has_weights:
+            super()._update_flat_weights()
+
+    def _forward_with(self, run: Callable[..., Any], input: Any, hx: Any) -> Any:
+        """run: `_run` or `_run_as_op`, for inputs of other forms."""
         if isinstance(input, PackedSequence):
-            return run_packed(self._run, input, hx, self.batch_first)
+            return run_packed(run, input, hx, self.batch_first)
         if input.dim() == 3:
-            return self._run(input, hx)
+            return run(input, hx)
         batch = 0 if self.batch_first else 1
-        output, final = self._run(input.unsqueeze(batch), map_states(hx, lambda state: state.unsqueeze(1)))
+        output, final = run(input.unsqueeze(batch), map_states(hx, lambda state: state.unsqueeze(1)))
         return output.squeeze(batch), map_states(final, lambda state: state.squeeze(1))
 
     @property
@@ -148,17 +181,41 @@ class _Recurrent(nn.RNNBase):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self.__dict__.setdefault("_chooser", BackendChooser())  # which modules pickled before it existed lack
+        for name, value in self.own_attributes().items():  # some of which modules pickled before lack
+            self.__dict__.setdefault(name, value)
 
-    def _run(self, x: Tensor, hx: State, lengths: Tensor | None = None) -> tuple[Tensor, State]:
-        """x: [T, B, I], or [B, T, I] with `batch_first`. lengths: int64 [B] on any device."""
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "qconfig":
+            value = qconfig_of(self, value)
+        super().__setattr__(name, value)
+
+    def to_torch(self) -> nn.RNNBase:
+        """torch.nn's module in place of this one, with the same parameters, hooks and mode. torch.jit.script scripts it."""
+        from pytest_ecornn import nn as own  # which imports this module
+
+        return own.to_torch(self)
+
+    __prepare_scriptable__ = to_torch
+
+    def _check(self, x: Tensor, hx: State) -> None:
+        """Raises what torch.nn raises."""
         if hx is None:
             self.check_input(x, None)
         else:
             self.check_forward_args(x, hx, None)  # type: ignore[arg-type]
+
+    def _run_as_op(self, x: Tensor, hx: State, lengths: Tensor | None = None) -> tuple[Tensor, State]:
+        """x, lengths: as of `_run`."""
+        self._check(x, hx)
+        return run_as_op(self, x, hx, lengths)
+
+    def _run(self, x: Tensor, hx: State, lengths: Tensor | None = None) -> tuple[Tensor, State]:
+        """x: [T, B, I], or [B, T, I] with `batch_first`. lengths: int64 [B] on any device."""
+        self._check(x, hx)
         cast, lengths = autocast_of(x.device), None if lengths is None else lengths.to(x.device, non_blocking=True)
         x, first, how = cast(x), [cast(state) for state in cells.unpack_state(hx)], self._options(x.dtype)
-        found = [getattr(self, name, None) for name in _names(self.num_layers, self.bidirectional)]
+        own = dict(zip(self._flat_weights_names, self._flat_weights, strict=True))
+        found = [own.get(name) for name in _names(self.num_layers, self.bidirectional)]
         layers = self.num_layers if self.dropout > 0 and self.training else 1
         size = len(found) // layers  # each layer's gradients are ready before the next one's are computed
         of_layers = [cast_parameters(found[at : at + size], x.device) for at in range(0, len(found), size)]

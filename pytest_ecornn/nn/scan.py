@@ -37,7 +37,7 @@ from pytest_ecornn.implementations.scan_gpu.ops import scan as scan_on_gpu
 from pytest_ecornn.implementations.scan_torch import ScanTorch
 from pytest_ecornn.nn.autocast import autocast_of
 from pytest_ecornn.nn.calls import lengths_beside, missing_transform, run_packed
-from pytest_ecornn.nn.tracing import constant_in_graphs, outside_of_graphs
+from pytest_ecornn.nn.tracing import LEAF_MODULE, constant_in_graphs, outside_of_graphs
 from pytest_ecornn.reference.precision import current, is_autocast
 
 SCANS: Mapping[str, type[Implementation]] = {"scan_cpu": ScanCpu, "scan_gpu": ScanGpu, "scan_torch": ScanTorch}
@@ -75,6 +75,7 @@ class _Scan(nn.Module):
         backend: str = "auto",
     ) -> None:
         super().__init__()
+        self.__module__ = LEAF_MODULE
         if backend not in BACKENDS:
             raise ValueError(f"expected backend as one of {', '.join(BACKENDS)}, got {backend!r}")
         if not 0 <= dropout <= 1:

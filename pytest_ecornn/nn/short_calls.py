@@ -17,13 +17,11 @@ from torch.autograd import forward_ad
 from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, wants_gradient
 from pytest_ecornn.implementations.persistent_gpu.ops import CheckedCall
 from pytest_ecornn.nn.calls import run_layers
+from pytest_ecornn.nn.torch_op import FUNCTIONS
 from pytest_ecornn.reference.precision import reader
 
 _MAX_CALLS, _MAX_MISSES = 256, 8
 _MAX_ZEROS = 2**18  # elements of an initial state that a module keeps; to fill more takes the device longer than the host
-_TORCH_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "LSTM": torch.lstm, "GRU": torch.gru, "RNN_TANH": torch.rnn_tanh, "RNN_RELU": torch.rnn_relu,
-}  # fmt: skip
 _make_guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 _rnn_precision = reader("rnn")
 
@@ -173,7 +171,7 @@ class _TorchCall:
 
     def __init__(self, module: Any, x: Tensor, stored: dict[Hashable, Any]):
         """stored: states of zeros of the module's other calls."""
-        self._function, self._has_cells = _TORCH_FUNCTIONS[module.mode], (has_cells := module.mode == "LSTM")
+        self._function, self._has_cells = FUNCTIONS[module.mode], (has_cells := module.mode == "LSTM")
         batch, tracks = x.shape[0 if module.batch_first else 1], module.num_layers * (1 + module.bidirectional)
         widths = (module.proj_size or module.hidden_size, module.hidden_size) if self._has_cells else (module.hidden_size,)
         dtype, device = x.dtype, x.device

@@ -1,4 +1,4 @@
-"""Decorators for torch.compile. Those of torch.compiler import the compiler where they are written, which takes seconds."""
+"""Marks for torch.compile and torch.fx. Decorators of torch.compiler import the compiler at once, which takes seconds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from torch._compile import _disable_dynamo
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+LEAF_MODULE = "torch.nn"  # __module__ of an instance that torch.fx is to take as one node, as it asks only for this
 
 
 def constant_in_graphs(function: Function) -> Function:

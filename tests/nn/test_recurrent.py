@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -61,16 +63,44 @@ def test_gradients_of_gradients(cell: str) -> None:
 @pytest.mark.parametrize("trains", [False, True])
 def test_torch_compile_takes_it_as_one_graph(cell: str, trains: bool) -> None:
     reference, module = both(cell, 4, 9, 2, batch_first=True)
-    # torch 2.13 fails on oneDNN's LSTM under aot_eager in training, on torch.nn's module too.
-    backend = "eager" if cell == "lstm" and trains else "aot_eager"
     torch.compiler.reset()  # other tests' graphs of forward count to the limit of recompilation
     with torch.set_grad_enabled(trains):
-        found = torch.compile(module, backend=backend, fullgraph=True)(torch.ones(3, 5, 4))
+        found = torch.compile(module, backend="aot_eager", fullgraph=True)(torch.ones(3, 5, 4))
         wanted = reference(torch.ones(3, 5, 4))
-    assert all(torch.equal(*pair) for pair in zip(tensors(found), tensors(wanted), strict=True))
+    torch.testing.assert_close(tensors(found), tensors(wanted))
     if trains:
         pairs = (found, module), (wanted, reference)
         torch.testing.assert_close(*(torch.autograd.grad(of[0].square().sum(), to.parameters()) for of, to in pairs))
+
+
+@of_each
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True, "batch_first": True, "bias": False}])
+@pytest.mark.parametrize("in_dims", [(0, None), (0, 0), (None, 0)])
+def test_vmap_runs_several_models(cell: str, options: dict[str, Any], in_dims: tuple[int | None, int | None]) -> None:
+    models = [both(cell, 4, 6, **options)[1] for _ in range(3)]
+    for number, model in enumerate(models):
+        model.weight_hh_l0.data += 0.1 * number
+    stacked, x = torch.func.stack_module_state(models)[0], torch.randn(3, 5, 2, 4)
+    lengths = torch.tensor([2, 5] if options else [1, 4])
+
+    def call(weights: dict[str, Tensor], x: Tensor, lengths: Tensor | None) -> Any:
+        return torch.func.functional_call(models[0], weights, (x, None, None, lengths))
+
+    weights = stacked if in_dims[0] == 0 else dict(models[0].named_parameters())
+    for given in (None, lengths if not options else torch.full((5,), 2)):
+        found = torch.vmap(call, (*in_dims, None))(weights, x if in_dims[1] == 0 else x[0], given)
+        for number, model in enumerate(models):
+            own, rows = model if in_dims[0] == 0 else models[0], x[number] if in_dims[1] == 0 else x[0]
+            for one, wanted in zip(tensors(found), tensors(own(rows, lengths=given)), strict=True):
+                torch.testing.assert_close(one[number], wanted)
+    if in_dims[0] == 0:
+        found[0].square().sum().backward()
+        expected = torch.autograd.grad(models[1](rows_of(x, in_dims), lengths=given)[0].square().sum(), models[1].parameters())
+        torch.testing.assert_close([weight.grad[1] for weight in weights.values()], [*expected])
+
+
+def rows_of(x: Tensor, in_dims: tuple[int | None, int | None]) -> Tensor:
+    return x[1] if in_dims[1] == 0 else x[0]
 
 
 @of_each
