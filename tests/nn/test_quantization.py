@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.ao.quantization import QConfigMapping, default_dynamic_qconfig, get_default_qconfig_mapping, quantize_dynamic
+from torch.ao.quantization import (
+    QConfigMapping,
+    convert,
+    default_dynamic_qconfig,
+    get_default_qconfig,
+    get_default_qconfig_mapping,
+    prepare,
+    quantize_dynamic,
+)
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 from torch.nn.utils import parametrizations
 
@@ -94,6 +102,29 @@ def test_own_classes_name_what_is_quantized() -> None:
     assert type(net.gru) is GRU
     net.gru.qconfig = None
     assert type(quantize_dynamic(net, {nn.GRU}).gru) is GRU
+    whole = nn.ModuleDict({"encoder": nets()[1]})
+    with pytest.warns(UserWarning, match=r"RNN 'encoder.rnn' stays in float"):
+        quantized = quantize_dynamic(whole, {"encoder"})
+    assert [layer._get_name() for layer in quantized["encoder"].children()][:2] == [INT8[nn.LSTM], INT8[nn.GRU]]
+
+
+def test_static_quantization_says_that_it_leaves_them() -> None:
+    model = nn.Sequential(LSTM(4, 6)).eval()
+    model.qconfig = get_default_qconfig("fbgemm")
+    with pytest.warns(UserWarning, match=r"LSTM '0' stays in float: torch.ao quantizes no LSTM but torch.nn's .*to_torch"):
+        prepared = prepare(model)
+    assert torch.equal(convert(prepared)(X)[0], model(X)[0])
+    prepared = prepare(to_torch(model))
+    prepared(X)
+    assert convert(prepared)[0]._get_name() == "QuantizedLSTM"
+
+
+def test_subclasses_stay_as_torchs_subclasses_do() -> None:
+    class Own(LSTM):
+        pass
+
+    model = nn.Sequential(Own(4, 6))
+    assert type(quantize_dynamic(model, {nn.LSTM})[0]) is Own
 
 
 def test_what_stays_in_float_is_said() -> None:
@@ -103,7 +134,7 @@ def test_what_stays_in_float_is_said() -> None:
     with pytest.warns(UserWarning, match="LSTM '0' stays in float: torch.ao quantizes no LSTM with proj_size"):
         quantize_dynamic(nn.Sequential(LSTM(4, 6, proj_size=2)), {nn.LSTM})
     parametrizations.weight_norm(net.gru, "weight_hh_l0")
-    with pytest.warns(UserWarning, match="GRU 'gru' stays in float: .* call remove_parametrizations first"):
+    with pytest.warns(UserWarning, match="GRU 'gru' stays in float: torch.ao quantizes no parametrized module"):
         quantize_dynamic(net, {GRU})
 
 
