@@ -92,25 +92,28 @@ def missing_transform() -> str | None:
     return "no forward-mode gradient" if forward_ad._current_level >= 0 else None
 
 
-def decompose_in_vmap(function: Callable[..., Any], *given: Any) -> Any:
-    """function(*given), by a loop over time under torch.vmap, as torch's recurrent functions have no batching rule.
+def decompose_in_transforms(function: Callable[..., Any], *given: Any) -> Any:
+    """function(*given), by a loop over time under torch.func and in forward mode, where oneDNN and cuDNN do not run all.
 
-    Below a level of gradients torch decomposes them, but for those of cuDNN and oneDNN.
+    torch's recurrent functions have no batching rule: under torch.vmap they are decomposed below a level of gradients.
     """
-    if not is_in_vmap():
+    if torch.compiler.is_compiling() or missing_transform() is None:
         return function(*given)
-    cudnn, mkldnn = torch._C._get_cudnn_enabled(), torch._C._get_mkldnn_enabled()
-    torch._C._set_cudnn_enabled(False)
+    mkldnn, cudnn, levels = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled(), _vmap_levels()
     torch._C._set_mkldnn_enabled(False)
+    torch._C._set_cudnn_enabled(cudnn and True not in levels)
     try:
-        return torch.func.vjp(lambda _: function(*given), torch.zeros(()))[0]
+        return torch.func.vjp(lambda _: function(*given), torch.zeros(()))[0] if levels[-1] else function(*given)
     finally:
-        torch._C._set_cudnn_enabled(cudnn)
         torch._C._set_mkldnn_enabled(mkldnn)
+        torch._C._set_cudnn_enabled(cudnn)
 
 
 def is_in_vmap() -> bool:
-    if not torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling():
-        return False
-    level = torch._C._functorch.peek_interpreter_stack()
-    return level is not None and level.key() == torch._C._functorch.TransformType.Vmap
+    return torch._C._are_functorch_transforms_active() and not torch.compiler.is_compiling() and True in _vmap_levels()
+
+
+def _vmap_levels() -> list[bool]:
+    """Whether each of the active transforms, the innermost last, is torch.vmap."""
+    levels = torch._C._functorch.get_interpreter_stack() or []
+    return [level.key() == torch._C._functorch.TransformType.Vmap for level in levels] or [False]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
+from pytest_ecornn.nn.calls import missing_transform
 from pytest_ecornn.nn.recurrent import GRU, LSTM, RNN, _Recurrent
 from pytest_ecornn.nn.scan import MinGRU, MinLSTM
 
@@ -92,5 +95,8 @@ def _module(
     if key not in modules:
         if len(modules) >= _MAX_MODULES:
             modules.clear()
-        modules[key] = cls(**dict(shape), **dict(options), device="meta")
+        with (
+            nullcontext() if missing_transform() is None else temporarily_clear_interpreter_stack()
+        ):  # torch.vmap forbids to draw
+            modules[key] = cls(**dict(shape), **dict(options), device="meta")
     return modules[key]

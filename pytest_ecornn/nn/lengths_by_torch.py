@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from pytest_ecornn.contract import State, cells
 from pytest_ecornn.implementations._common.padding import is_padding
-from pytest_ecornn.nn.calls import decompose_in_vmap, is_in_vmap, map_states, missing_transform
+from pytest_ecornn.nn.calls import decompose_in_transforms, is_in_vmap, map_states, missing_transform
 
 # Weights of one more input, which is 1 in the padding, by gates: LSTM's c stays as it is, and relu's h does not grow without
 # bound. They outweigh all else in a sum. float16 has them, too.
@@ -118,7 +118,9 @@ def _run_track(module: Any, track: int, x: Tensor, first: list[Tensor], padding:
         weights[0] = torch.cat((weights[0], torch.cat(of_padding)), 1)
     weights = _in_one_buffer(weights) if x.is_cuda else weights
     run, states = getattr(torch, module.mode.lower()), first if module.mode == "LSTM" else first[0]
-    results: tuple[Tensor, ...] = decompose_in_vmap(run, x, states, weights, module.bias, 1, 0.0, module.training, False, False)
+    results: tuple[Tensor, ...] = decompose_in_transforms(
+        run, x, states, weights, module.bias, 1, 0.0, module.training, False, False
+    )
     return results
 
 

@@ -24,7 +24,7 @@ from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.nn.autocast import autocast_of, cast_parameters
 from pytest_ecornn.nn.backend_choice import BackendChooser, choose_traced, choose_with_lengths
-from pytest_ecornn.nn.calls import decompose_in_vmap, is_in_vmap, lengths_beside, map_states, run_layers, run_packed
+from pytest_ecornn.nn.calls import decompose_in_transforms, is_in_vmap, lengths_beside, map_states, run_layers, run_packed
 from pytest_ecornn.nn.lengths_by_torch import batched_states, run_by_torch
 from pytest_ecornn.nn.module_candidates import is_tf32
 from pytest_ecornn.nn.quantization import qconfig_of
@@ -134,7 +134,7 @@ class _Recurrent(nn.RNNBase):
             hx = batched_states(self, input, hx)
         self.__dict__["_has_weights"] = has_weights
         try:
-            return decompose_in_vmap(self._torch_class.forward, self, input, hx)
+            return decompose_in_transforms(self._torch_class.forward, self, input, hx)
         finally:
             self.__dict__["_has_weights"] = False
 

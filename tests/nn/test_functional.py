@@ -92,3 +92,12 @@ def test_weights_that_are_missing() -> None:
 def test_an_option_that_there_is_not() -> None:
     with pytest.raises(TypeError, match="layers"):
         functional.gru(X, made("gru")[1], layers=3)
+
+
+@of_each
+def test_vmap_over_inputs(form: str) -> None:
+    module, weights = made(form)
+    x = torch.stack([X, 2 * X])
+    functional._of_this_thread.__dict__.clear()
+    found = torch.vmap(lambda x: FORMS[form][1](x, weights)[0])(x)
+    torch.testing.assert_close(found, torch.stack([module(one)[0] for one in x]))

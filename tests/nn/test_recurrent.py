@@ -99,6 +99,25 @@ def test_vmap_runs_several_models(cell: str, options: dict[str, Any], in_dims: t
         torch.testing.assert_close([weight.grad[1] for weight in weights.values()], [*expected])
 
 
+@of_each
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # by torch's forward mode
+def test_gradients_of_each_sample_and_forward_mode(cell: str) -> None:
+    module = both(cell, 4, 6)[1].double()
+    x, weights = torch.randn(3, 5, 2, 4, dtype=torch.float64), dict(module.named_parameters())
+
+    def loss(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        output: Tensor = torch.func.functional_call(module, weights, (x,))[0]
+        return output.square().sum()
+
+    found = torch.vmap(torch.func.grad(loss), (None, 0))(weights, x)
+    for number in range(3):
+        expected = torch.autograd.grad(loss(weights, x[number]), list(weights.values()))
+        torch.testing.assert_close([one[number] for one in found.values()], [*expected])
+    module.float()
+    slopes = [of(lambda x: module(x)[0].sum((1, 2)))(x[0].float()) for of in (torch.func.jacfwd, torch.func.jacrev)]
+    torch.testing.assert_close(*slopes)
+
+
 def rows_of(x: Tensor, in_dims: tuple[int | None, int | None]) -> Tensor:
     return x[1] if in_dims[1] == 0 else x[0]
 
