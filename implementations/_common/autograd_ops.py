@@ -1,11 +1,11 @@
-"""Gradients of this project's ops, each by an autograd Function.
+"""Gradients of this project's ops, each by an autograd Function, their rules for vmap, and which calls may bypass them.
 
 Registered below `torch.library.custom_op`, whose checks of every call cost more host time than a short scan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from typing import Any
 
@@ -30,6 +30,46 @@ def register_autograd(library: torch.library.Library, name: str, apply: Callable
 
     library.impl(name, autograd, "Autograd")
     return below_autograd
+
+
+_ROWS = ("x", "kept", "output", "d_output", "resets")  # arguments of scans that have steps: [T, B, ..] or [B, T, ..]
+
+
+def register_vmap(library: torch.library.Library, name: str) -> None:
+    """Registers that a scan under vmap runs once, the mapped dimension merged with that of sequences, B.
+
+    Its arguments: those of _ROWS, batch_first, states and lengths [B, ..], and bias [G*H], which is added to x where it is
+    mapped. Its results: rows of three dimensions, states of two, and what has no elements.
+    """
+    op = getattr(torch.ops.pytest_ecornn, name).default
+    names = [argument.name for argument in op._schema.arguments]
+
+    def mapped(info: Any, dims: Sequence[int | None], *given: Any) -> Any:
+        count, arguments, dim_of = info.batch_size, dict(zip(names, given, strict=True)), dict(zip(names, dims, strict=True))
+        place = 0 if arguments["batch_first"] else 1  # of B in rows
+        bias = arguments.pop("bias", None)
+        arguments = {
+            name: _merged(value, dim_of[name], place if name in _ROWS else 0, count) if isinstance(value, Tensor) else value
+            for name, value in arguments.items()
+        }
+        if bias is not None and dim_of["bias"] is not None:
+            per_sequence = bias.movedim(dim_of["bias"], 0).repeat_interleave(arguments["x"].shape[place] // count, 0)
+            arguments["x"], bias = arguments["x"] + per_sequence.unsqueeze(1 - place), None
+        results = op(*((arguments | {"bias": bias})[name] for name in names))
+        places = [(None, None, 0, place)[result.dim()] for result in results]
+        split = [
+            result if at is None else result.unflatten(at, (count, result.shape[at] // count))
+            for result, at in zip(results, places, strict=True)
+        ]
+        return tuple(split), tuple(places)
+
+    torch.library.register_vmap(op, mapped, lib=library)
+
+
+def _merged(x: Tensor, dim: int | None, place: int, count: int) -> Tensor:
+    """x with its dimension `dim` of `count`, or with so many copies of x, merged into what is at `place` without it."""
+    moved = x.unsqueeze(place).expand(*x.shape[:place], count, *x.shape[place:]) if dim is None else x.movedim(dim, place)
+    return moved.flatten(place, place + 1)
 
 
 def _flat(given: Iterable[Any]) -> Iterator[Tensor]:
@@ -88,6 +128,7 @@ def refuse_forward_mode(op: str, given: Iterable[Tensor | None]) -> None:
         raise NotImplementedError(f"{op} has no forward-mode gradient, only one by backward")
 
 
+PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # of make_fx(pre_dispatch=True), whose mode is in a stack of its own
 _PLAIN = {Tensor, torch.nn.Parameter, type(None)}
 
 
@@ -100,6 +141,7 @@ def can_skip_dispatch(given: Iterable[Tensor | None]) -> bool:
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
         or torch._C._get_tracing_state() is not None
+        or torch._C._dispatch_tls_is_dispatch_key_included(PRE_DISPATCH)
     ):
         return False
     if forward_ad._current_level >= 0 or (torch._C._len_torch_dispatch_stack() and not all(map(_looks_into_ops, _modes()))):

@@ -64,9 +64,20 @@ def _fake(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
     return a.new_empty(a.shape[0], b.shape[0])
 
 
+def _mapped(info: Any, dims: tuple[int | None, ...], a: Tensor, b: Tensor, tf32: bool) -> tuple[Tensor, int]:
+    """Under vmap: one product where only `a` is mapped, else one for each."""
+    of_a, of_b, _ = dims
+    if of_a is not None and of_b is None:
+        rows = a.movedim(of_a, 0)
+        return input_projection(rows.flatten(0, 1), b, tf32).unflatten(0, rows.shape[:2]), 0
+    each_a, each_b = ([x] * info.batch_size if dim is None else x.unbind(dim) for x, dim in ((a, of_a), (b, of_b)))
+    return torch.stack([input_projection(*operands, tf32) for operands in zip(each_a, each_b, strict=True)]), 0
+
+
 _library.impl("gate_product", _product, "CompositeExplicitAutograd")
 _below_autograd = register_autograd(_library, "gate_product", _Differentiable.apply)
 torch.library.register_fake("pytest_ecornn::gate_product", _fake, lib=_library)
+torch.library.register_vmap("pytest_ecornn::gate_product", _mapped, lib=_library)
 
 
 def input_projection(a: Tensor, b: Tensor, tf32: bool) -> Tensor:

@@ -15,7 +15,8 @@ from pytest_ecornn.contract import Case, Cost, Layer, State, Weights, cells
 from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
 from pytest_ecornn.implementations._common.noted import Noted
-from pytest_ecornn.implementations.scan_cpu.compiled_scan import Scan, make_plan, openmp, scan
+from pytest_ecornn.implementations.scan_cpu.compiled_scan import Scan, make_plan, openmp
+from pytest_ecornn.implementations.scan_cpu.ops import scan
 
 
 class ScanCpu(Noted):
@@ -47,6 +48,9 @@ class ScanCpu(Noted):
         tasks = f"tile {plan.tile}, {plan.chunks} chunk{'s' * (plan.chunks > 1)}"
         self._notes = f"numba {'omp' if openmp() else 'pool'}, {threads} thread{'s' * (threads > 1)}, {tasks}"
 
+        def widened(x: Tensor) -> Tensor:
+            return x if x.dtype == compute else x.to(compute)  # `to` takes the host time even where it does nothing
+
         def layer(x: Tensor, state: State, lengths: Tensor | None, resets: Tensor | None = None) -> tuple[Tensor, State]:
             def run_layer(
                 suffix: str, x: Tensor, is_projected: bool, state: cells.GateTensors, reverse: bool
@@ -54,9 +58,7 @@ class ScanCpu(Noted):
                 if not is_projected:
                     bias = weights.get("bias_ih" + suffix)
                     # A product rounded to 16 bits would cost more accuracy than all else here.
-                    x = linear(
-                        x.to(compute), weights["weight_ih" + suffix].to(compute), None if bias is None else bias.to(compute)
-                    )
+                    x = linear(widened(x), widened(weights["weight_ih" + suffix]), None if bias is None else widened(bias))
                 output, final = scan(scans[x.dtype, reverse], x, state[0] if state else None, lengths, resets)
                 return output, (final,)
 

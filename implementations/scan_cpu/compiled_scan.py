@@ -1,4 +1,4 @@
-"""One layer in one direction as a scan: how it is cut in tasks, launched on threads, and differentiated.
+"""One layer in one direction as a scan: how it is cut in tasks and launched on threads. `ops.py` differentiates it.
 
 Time is cut in chunks (Blelloch, "Prefix sums and their applications", 1990) only where sequences and channels are too few.
 """
@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -17,8 +17,6 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import cells
-from pytest_ecornn.implementations._common.autograd_ops import differentiable_once
-from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim
 
 _LINE_CHANNELS = 32  # a tile's width is a multiple: whole cache lines of every dtype
 _WIDEST_TILE = 1024  # its state stays in the first-level cache
@@ -60,7 +58,7 @@ class Scan:
     threads: int
     tiling: Plan
 
-    @property
+    @cached_property
     def compute(self) -> torch.dtype:
         return torch.promote_types(self.dtype, torch.float32)
 
@@ -88,7 +86,7 @@ class Scan:
         x: any strides, but 1 between its last dimension's elements. resets: bool, laid out as x without its last dimension.
         """
         where = _Shape.of(self, x, lengths, resets)
-        output = torch.empty((*x.shape[:2], where.hidden), dtype=self.dtype)
+        output = x.new_empty((*x.shape[:2], where.hidden), dtype=self.dtype)
         given = x.new_zeros(where.state, dtype=self.compute) if first is None else first.to(self.compute)
         # Gradients hold differences of candidate and state: rounded to 16 bits, little would be left of some.
         kept = torch.empty_like(output, dtype=self.compute) if training and self.dtype != self.compute else output
@@ -114,7 +112,7 @@ class Scan:
             d_output = d_output.contiguous()
         initial = kept.new_zeros(where.state) if initial is None else initial.to(self.compute).contiguous()
         given = x.new_zeros(where.state, dtype=self.compute) if d_final is None else d_final.to(self.compute)
-        d_x = torch.empty(x.shape, dtype=x.dtype)
+        d_x = x.new_empty(x.shape)
         also = {} if resets is None else {"zeros": initial.new_zeros(where.hidden)}
         d_initial = self._run("backward", where, given, x=x, kept=kept, first=initial, dout=d_output, dx=d_x, **also)
         return d_x, d_initial
@@ -185,36 +183,6 @@ class _Shape(NamedTuple):
     @property
     def rows(self) -> int:
         return self.steps * self.batch
-
-
-class _Differentiable(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, how: Scan, x: Tensor, first: Tensor | None, lengths: Tensor | None, resets: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        output, final, kept = how.forward(x, first, lengths, resets, training=True)
-        ctx.how = how
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, first, kept, lengths, resets)
-        return output, final
-
-    @staticmethod
-    @differentiable_once("scan_cpu")
-    def backward(ctx: Any, d_output: Tensor | None, d_final: Tensor | None) -> Any:
-        x, initial, kept, *masks = ctx.saved_tensors
-        d_x, d_initial = ctx.how.backward(x, initial, kept, *masks, d_output, d_final)
-        return None, d_x, None if initial is None else d_initial.to(initial.dtype), None, None
-
-
-def scan(
-    how: Scan, x: Tensor, first: Tensor | None, lengths: Tensor | None, resets: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Output and final state [B, H] from pre-activations and initial state [B, H], differentiable where that is asked for."""
-    x = contiguous_last_dim(x)
-    if torch.is_grad_enabled() and (x.requires_grad or (first is not None and first.requires_grad)):
-        output, final = _Differentiable.apply(how, x, first, lengths, resets)  # type: ignore[no-untyped-call]
-        return output, final
-    return how.forward(x, first, lengths, resets)[:2]
 
 
 @cache

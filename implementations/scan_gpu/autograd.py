@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._common.autograd_ops import (
+    can_skip_dispatch,
     differentiable_once,
     graph_is_freed,
     is_plain_tensor,
@@ -57,8 +58,8 @@ def _gradients(
 
 
 def can_overwrite_input(x: Tensor, *gradients: Tensor | None) -> bool:
-    """Whether this backward pass reads x last: the graph goes with it, x is no leaf's memory, no compiler or vmap looks on."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    """Whether this backward pass reads x last: the graph goes with it, x is no leaf's memory, and nobody observes the pass."""
+    if not can_skip_dispatch((x, *gradients)):
         return False
     is_of_leaf = x.is_leaf or (x._base is not None and x._base.is_leaf)
     if is_of_leaf or not x.is_contiguous() or not graph_is_freed():

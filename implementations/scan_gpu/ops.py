@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._common.autograd_ops import register_autograd
+from pytest_ecornn.implementations._common.autograd_ops import register_autograd, register_vmap
 from pytest_ecornn.implementations._cuda.kernel import BoundLaunch, Kernel, TensorArg
 from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of, sizes_of, strided_arguments, strides
@@ -142,7 +142,9 @@ _launches = LayoutMemo(_prepared)
 
 
 def _launch(shape: Shape, is_backward: bool, x: Tensor, **others: Tensor | None) -> None:
-    """The pass over its arrays, all but the maps."""
+    """The pass over its arrays, all but the maps. Without sequences there is nothing to do."""
+    if not shape.batch:
+        return
     (form, launch), pointers = _launches.get_or_compute((shape, is_backward), {"x": x, **others})
     tile_status = form.tile_status(x)
     launch([*pointers, 0 if tile_status is None else tile_status.zero_().data_ptr()])
@@ -217,6 +219,8 @@ for _name, _run, _fake in (
 ):  # fmt: skip
     _library.impl(_name, _run, "CUDA")
     torch.library.register_fake(f"pytest_ecornn::{_name}", _fake, lib=_library)
+for _name in ("scan_forward", "scan_backward"):
+    register_vmap(_library, _name)
 _below_autograd = register_autograd(_library, "scan_forward", _Differentiable.apply)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._common.autograd_ops import register_autograd
+from pytest_ecornn.implementations._common.autograd_ops import register_autograd, register_vmap
 from pytest_ecornn.implementations._cuda.kernel import BoundLaunch, Kernel, TensorArg
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
@@ -96,6 +96,8 @@ def _forward(x: Tensor, bias: Tensor | None, h0: Tensor | None, lengths: Tensor 
     *named, is_compensated, _ = how
     x, shape = contiguous_last_dim(x), Shape.of(x, *named)
     output, final = shape.results(x)
+    if not shape.batch:
+        return output, final
     h0 = None if h0 is None else h0.contiguous()
     arrays = {"x": x, "bias": bias, "h0": h0, "output": output, "h_n": final, "lengths": lengths}
     launch, pointers = _launches.get_or_compute((shape, is_compensated), arrays)
@@ -125,6 +127,7 @@ _library.define(
 _library.impl("scan_log_forward", _forward, "CUDA")
 _below_autograd = register_autograd(_library, "scan_log_forward", _Differentiable.apply)
 torch.library.register_fake("pytest_ecornn::scan_log_forward", _fake, lib=_library)
+register_vmap(_library, "scan_log_forward")
 
 
 def log_scan(

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from pytest_ecornn.autotune.selection import no_data
 from pytest_ecornn.contract import State
+from pytest_ecornn.nn.tracing import is_recorded, untraced
 
 Run = Callable[[Tensor, Any, Tensor], tuple[Tensor, Any]]  # x, initial states, lengths on the CPU -> output, final states
 
@@ -28,12 +29,14 @@ def lengths_beside(input: Any, lengths: Any, batch_first: bool) -> Tensor:
     if input.dim() != 3:
         raise ValueError(f"expected an input of three dimensions beside lengths, got {tuple(input.shape)}")
     batch, steps = input.shape[:2] if batch_first else (input.shape[1], input.shape[0])
-    own: Tensor = torch.as_tensor(lengths)
+    own: Tensor = lengths if isinstance(lengths, Tensor) else torch.as_tensor(lengths)
     dtype = own.dtype
-    if own.shape != (batch,) or dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
-        raise ValueError(f"expected lengths as ({batch},) of integers, got {tuple(own.shape)} of {dtype}")
+    with untraced():
+        expected, shape = (input.shape[0 if batch_first else 1],), tuple(own.shape)
+    if shape != expected or dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        raise ValueError(f"expected lengths as {expected} of integers, got {shape} of {dtype}")
     own = own.to(torch.int64).contiguous()
-    if torch.compiler.is_compiling() or no_data(own) or torch._C._functorch.is_batchedtensor(own):
+    if torch.compiler.is_compiling() or is_recorded() or no_data(own) or torch._C._functorch.is_batchedtensor(own):
         return own.to(input.device, non_blocking=True).clamp(0, steps)
     own = own.cpu() if input.is_cpu else own
     if own.is_cpu and batch and not 0 <= int(own.min()) <= int(own.max()) <= steps:
@@ -83,6 +86,14 @@ def run_layers(
         x, *final = run(x, [state[number * tracks : (number + 1) * tracks] for state in first])
         finals.append(final)
     return [x, *map(torch.cat, zip(*finals, strict=True))]
+
+
+def only_vmap_is_active() -> bool:
+    """Whether the active transforms are of torch.vmap, for which the scans' ops have rules."""
+    if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
+        return False
+    of_vmap = torch._C._functorch.TransformType.Vmap
+    return all(one.key() == of_vmap for one in torch._C._functorch.get_interpreter_stack() or ())
 
 
 def missing_transform() -> str | None:

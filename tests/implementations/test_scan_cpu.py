@@ -14,7 +14,8 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.implementations.scan_cpu import compiled_scan as scan_cpu_scan
-from pytest_ecornn.implementations.scan_cpu.compiled_scan import Plan, Scan, make_plan, scan
+from pytest_ecornn.implementations.scan_cpu.compiled_scan import Plan, Scan, make_plan
+from pytest_ecornn.implementations.scan_cpu.ops import scan
 from pytest_ecornn.verification.verification import Candidate, failure_message
 
 GATES = {"mingru": 2, "mingru_positive": 2, "minlstm": 3, "minlstm_positive": 3}

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Case, cells
 from pytest_ecornn.implementations import scan_torch
-from pytest_ecornn.implementations.scan_torch import ScanTorch, log_space_scan
+from pytest_ecornn.implementations.scan_cpu.ops import scan_by_op
+from pytest_ecornn.implementations.scan_torch import ScanTorch, linear_space_scan, log_space_scan
 from pytest_ecornn.verification.verification import Candidate, failure_message
 from tests.helpers.foreign import Foreign
 
@@ -112,3 +113,29 @@ def test_a_final_state_that_is_the_last_output_passes(tmp_path: Path) -> None:
     # autograd rounds the sum of both gradients: 36.97 + 34 is 71 in float16, half a unit off in the largest element
     case = "mingru_positive-T4-B3-H32-L3-float16-state-projected-training-seed14509"
     Foreign(tmp_path).run("--ecornn-verify", "--ecornn-only", "scan_torch", "--ecornn-case", case, check=0)
+
+
+@pytest.mark.parametrize("cell", ["mingru", "mingru_positive", "minlstm", "minlstm_positive"])
+@pytest.mark.parametrize("steps", [1, 2, 31, 32, 33, 64, 1100])
+@pytest.mark.parametrize("has_masks", [False, True])
+def test_in_linear_space_it_computes_what_the_kernels_do(cell: str, steps: int, has_masks: bool) -> None:
+    x, first = pre_activations(cell, steps), torch.randn(3, 5) if has_masks else None
+    lengths, resets = (torch.tensor([0, 1, steps]), torch.rand(3, steps) < 0.2) if has_masks else (None, None)
+    for reverse in (False, True):
+        expected = scan_by_op(x, first, lengths, resets, cell, x.dtype, True, reverse)
+        torch.testing.assert_close(
+            linear_space_scan(x, first, lengths, resets, cell, True, reverse), expected, rtol=1e-5, atol=1e-6
+        )
+        by_time = x.transpose(0, 1), first, lengths, None if resets is None else resets.T
+        output, final = linear_space_scan(*by_time, cell, False, reverse)
+        torch.testing.assert_close((output.transpose(0, 1), final), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_in_linear_space_nothing_infinite_passes_a_reset() -> None:
+    resets = torch.zeros(1, 40, dtype=torch.bool)
+    resets[0, 35] = True
+    given = torch.zeros(1, 40, 2), torch.full((1, 1), torch.inf), None, resets
+    output, final = linear_space_scan(*given, "mingru", True, False)
+    assert output[0, :35].isinf().all()
+    assert not output[0, 35:].any()
+    assert not final.any()

@@ -71,11 +71,14 @@ def expect_ops(device: str) -> None:
     """They are what torch asks of ops."""
     inputs, (lengths, resets) = draw("mingru_positive", 9, device)
     named = "mingru_positive", True, False
+    output, final = (one.detach() for one in OPS.scan_forward(*inputs, lengths, resets, *named, False))
+    gradients = *(one.detach().clone() for one in inputs), output, torch.randn_like(output), torch.randn_like(final)
     product = torch.randn(9, 12, device=device, requires_grad=True), torch.randn(6, 12, device=device), False
     for op, passed in (
         (OPS.scan_forward, (*inputs, lengths, resets, *named, False)),
         (OPS.scan_log_forward, (*inputs, lengths, *named, True, False)),
         (OPS.gate_product, product),
+        (OPS.scan_backward, (*gradients, lengths, resets, *named)),
     ):
         outcome = torch.library.opcheck(op.default, passed)
         assert set(outcome.values()) == {"SUCCESS"}, outcome
@@ -85,6 +88,50 @@ def expect_ops(device: str) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it traces
 def test_the_ops_are_what_torch_asks_of_ops() -> None:
     expect_ops("cpu")
+
+
+@on_simulator("ops_on_cpu")
+@of_each
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_vmap_is_one_scan_of_all_sequences(run: Scan, cell: str, batch_first: bool, has_bias: bool) -> None:
+    (x, bias, _), _ = draw(cell, 5, "cpu")
+    batch = x.shape[0 if batch_first else 1]
+    mapped = [x.detach(), bias.detach(), torch.randn(batch, x.shape[2] // CELLS[cell][0]).double()]
+    mapped = [torch.stack([one, one.flip(-1), one * 2], 1) for one in mapped]
+    lengths = torch.arange(batch) % (x.shape[1 if batch_first else 0] + 1)
+
+    def results(x: Tensor, bias: Tensor, first: Tensor) -> tuple[Tensor, ...]:
+        return run(x, bias if has_bias else None, first, lengths, None, cell, batch_first, True)
+
+    def loss(*given: Tensor) -> Tensor:
+        return torch.stack([one.square().sum() for one in given]).sum()
+
+    leaves = [one.requires_grad_() for one in mapped]
+    found = torch.func.vmap(results, 1)(*leaves)
+    by_each = [results(*(one.select(1, number).contiguous() for one in leaves)) for number in range(3)]
+    expected = [torch.stack(each) for each in zip(*by_each, strict=True)]
+    torch.testing.assert_close(list(found), expected)
+    used = leaves if has_bias else [leaves[0], leaves[2]]
+    torch.testing.assert_close(*(torch.autograd.grad(loss(*of), used) for of in (found, expected)))
+
+
+@pytest.mark.parametrize("dims", [(1, None), (None, 0), (0, 1)])
+def test_vmap_of_a_product(dims: tuple[int | None, int | None]) -> None:
+    sizes = [[4, 6], [5, 6]]
+    mapped = [shape if dim is None else [*shape[:dim], 3, *shape[dim:]] for shape, dim in zip(sizes, dims, strict=True)]
+    a, b = map(torch.randn, mapped)
+    found = torch.func.vmap(lambda a, b: OPS.gate_product(a, b, False), dims)(a, b)
+    torch.testing.assert_close(found, torch.func.vmap(lambda a, b: a @ b.T, dims)(a, b))
+
+
+@on_simulator("ops_on_cpu")
+@of_scans
+def test_no_sequences_give_empty_results_and_gradients(run: Scan, cell: str) -> None:
+    x, first = torch.ones(5, 0, 2 * 3, requires_grad=True), torch.ones(0, 3, requires_grad=True)
+    output, final = run(x, None, first, None, None, cell, False, False)
+    assert (output.shape, final.shape) == ((5, 0, 3), (0, 3))
+    assert [one.shape for one in torch.autograd.grad(output.sum() + final.sum(), (x, first))] == [x.shape, first.shape]
 
 
 # On a GPU.

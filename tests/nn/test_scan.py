@@ -198,7 +198,7 @@ def test_gradients_of_gradients_by_the_loop(kind: Any) -> None:
     x = inputs(3, 2, I).double().requires_grad_()
     assert torch.autograd.gradgradcheck(lambda x: module(x)[0], (x,))
     (once,) = torch.autograd.grad(made(kind, backend="scan_cpu")(x.float())[0].sum(), x, create_graph=True)
-    with pytest.raises(NotImplementedError, match="scan_cpu is differentiable once"):
+    with pytest.raises(NotImplementedError, match="scan_cpu_forward is differentiable once"):
         once.sum().backward()
 
 
@@ -247,10 +247,14 @@ def call_of(x: Tensor | None = None, hx: Tensor | None = None, resets: Tensor | 
             "expected backend as one of auto, heuristic, scan_cpu, scan_gpu, scan_torch, loop, got 'cudnn'",
         ),
         (call_of(dropout=1.5), "expected dropout from 0 to 1, got 1.5"),
-        (call_of(num_layers=0), "layers must be at least 1, got 0"),
+        (call_of(dropout=True), "expected dropout from 0 to 1, got True"),
+        (call_of(dropout="half"), "expected dropout from 0 to 1, got 'half'"),
+        (lambda: MinGRU(0, H), "expected input_size of at least 1, got 0"),
+        (lambda: MinLSTM(I, 0), "expected hidden_size of at least 1, got 0"),
+        (call_of(num_layers=0), "expected num_layers of at least 1, got 0"),
         (call_of(backend="scan_gpu"), r"scan_gpu does not run mingru-T7-B3-.*: runs on a CUDA device"),
         (call_of(torch.ones(T, B, I + 1)), r"expected input as \[T, B, 4\].*, got \(7, 3, 5\)"),
-        (call_of(torch.ones(0, B, I)), r"none of them 0, got \(0, 3, 4\)"),
+        (call_of(torch.ones(0, B, I)), r"T not 0, got \(0, 3, 4\)"),
         (call_of(torch.ones(T, B, I).double()), "expected weights of the input's dtype, torch.float64, got torch.float32"),
         (call_of(hx=torch.ones(2, B, H)), r"expected hx as \(1, 3, 9\), got \(2, 3, 9\)"),
         (call_of(hx=torch.ones(1, B, H).half()), "expected hx of the input's dtype, torch.float32, got torch.float16"),
@@ -265,6 +269,39 @@ def call_of(x: Tensor | None = None, hx: Tensor | None = None, resets: Tensor | 
 def test_arguments_and_calls_that_are_refused(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: MinGRU(4.0, H), "expected input_size as an int, got float"),  # type: ignore[arg-type]
+        (call_of(num_layers=1.0), "expected num_layers as an int, got float"),
+        (call_of(bias=1), "expected bias as a bool, got int"),
+        (call_of(batch_first="yes"), "expected batch_first as a bool, got str"),
+        (call_of(hx=(torch.ones(1, B, H), torch.ones(1, B, H))), r"expected hx as a tensor \[L\*D, B, H\] or None, got tuple"),  # type: ignore[arg-type]
+        (call_of([[1.0]]), r"expected input as a tensor \[T, B, I\] or a PackedSequence, got list"),  # type: ignore[arg-type]
+        (call_of(resets=[True]), r"expected resets as a tensor \[T, B\] or None, got list"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_of_another_type_is_refused(call: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+@of_each
+def test_it_has_what_torch_nn_has(kind: Any) -> None:
+    for options in ({}, {"num_layers": 2, "bidirectional": True}, {"bias": False}):
+        module = made(kind, **options)
+        module.flatten_parameters()
+        names = {id(one): name for name, one in module.named_parameters()}
+        suffixes = [
+            f"_l{layer}{end}" for layer in range(module.num_layers) for end in ("", "_reverse")[: 1 + module.bidirectional]
+        ]
+        kinds = ("weight_ih", "bias_ih")[: 1 + module.bias]
+        found = [[names[id(one)] for one in of_one] for of_one in module.all_weights]
+        assert found == [[kind + suffix for kind in kinds] for suffix in suffixes]
+    with pytest.warns(UserWarning, match="dropout 0.5 is between layers, of which there is one"):
+        made(kind, dropout=0.5)
 
 
 @needs_gpu

@@ -116,7 +116,11 @@ def test_the_op_is_as_torch_wants_it(dtype: torch.dtype, has_masks: bool) -> Non
     assert set(outcome.values()) == {"SUCCESS"}
     without = x.detach(), first.detach(), *given[2:]
     assert set(torch.library.opcheck(torch.ops.pytest_ecornn.scan_cpu_forward.default, without).values()) == {"SUCCESS"}
-    output = ops.scan(x, first, *masks, "minlstm", dtype, False, True)[0]
+    output, final, saved = (one.detach() for one in torch.ops.pytest_ecornn.scan_cpu_forward.default(*given[:-1], True))
+    saved = saved if saved.numel() else output
+    backward = *without[:2], saved, *masks, torch.randn_like(output), torch.randn_like(final), *given[4:-1]
+    assert set(torch.library.opcheck(torch.ops.pytest_ecornn.scan_cpu_backward.default, backward).values()) == {"SUCCESS"}
+    output = ops.scan_by_op(x, first, *masks, "minlstm", dtype, False, True)[0]
     (gradient,) = torch.autograd.grad(output.float().square().sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match="differentiable once"):
         gradient.sum().backward()
