@@ -90,10 +90,7 @@ def run_layers(
 
 def only_vmap_is_active() -> bool:
     """Whether the active transforms are of torch.vmap, for which the scans' ops have rules."""
-    if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
-        return False
-    of_vmap = torch._C._functorch.TransformType.Vmap
-    return all(one.key() == of_vmap for one in torch._C._functorch.get_interpreter_stack() or ())
+    return is_in_vmap() and all(_vmap_levels()) and forward_ad._current_level < 0
 
 
 def missing_transform() -> str | None:
