@@ -6,11 +6,12 @@ A module changes its class and nothing else: parameters, parametrizations, hooks
 from __future__ import annotations
 
 import copy
-from typing import NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
+from torch.overrides import TorchFunctionMode
 
 from pytest_ecornn.nn.recurrent import GRU, LSTM, RNN, _Recurrent
 
@@ -41,7 +42,7 @@ class Replacements(list[Replacement]):
     def __repr__(self) -> str:
         rows = [(", ".join(row.names), row.module, f"left: {row.reason}" if row.reason else "replaced") for row in self]
         if not rows:
-            return "no recurrent modules"
+            return "no recurrent modules of torch.nn"
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join([*lines, f"{len(self.replaced)} replaced, {len(self.left)} left"])
@@ -87,7 +88,7 @@ def to_torch(model: Model) -> Model: ...
 def to_torch(model: nn.Module) -> nn.Module:
     """A copy of a model, or of one module, with torch.nn's RNN, LSTM and GRU in place of this package's.
 
-    Parameters, buffers and hooks are those of the model, not copies. Subclasses of this package's modules stay what they are.
+    Tensors and hooks are those of the model, not copies. Subclasses of this package's modules stay what they are.
     """
     model = _copy(model)
     for module in model.modules():
@@ -137,12 +138,18 @@ def _change_class(module: nn.Module, cls: type[nn.Module]) -> None:
     module.__class__ = cls
 
 
+class _SharedTensors(TorchFunctionMode):
+    """Has deepcopy share tensors, wherever an object keeps them. Those with a graph cannot be copied."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0] if func is Tensor.__deepcopy__ else func(*args, **kwargs or {})
+
+
 def _copy(model: Model) -> Model:
     """A copy that shares tensors and hooks with the model."""
-    shared: list[object] = [*model.parameters(), *model.buffers()]
+    shared: list[object] = [*model.parameters(), *model.buffers()]  # no mode sees Parameter.__deepcopy__
     for module in model.modules():
-        attributes = module.__dict__
-        shared += [value for value in attributes.values() if isinstance(value, Tensor)]
-        shared += attributes.get("_flat_weights", ())
-        shared += [hook for name, hooks in attributes.items() if name.endswith("_hooks") and hooks for hook in hooks.values()]
-    return copy.deepcopy(model, {id(one): one for one in shared})
+        hooks_by_kind = [hooks for name, hooks in vars(module).items() if name.endswith("_hooks") and hooks]
+        shared += [hook for hooks in hooks_by_kind for hook in hooks.values()]
+    with _SharedTensors():
+        return copy.deepcopy(model, {id(item): item for item in shared})

@@ -162,7 +162,38 @@ def test_a_replacement_says_what_it_replaced_and_left_and_why() -> None:
     assert first.split("  ")[0] == "policy.actor.memory, policy.critic.memory"
     assert first.endswith("replaced")
     assert last == "1 replaced, 6 left"
-    assert str(replace(nn.Linear(2, 3))) == "no recurrent modules"
+    assert str(replace(nn.Linear(2, 3))) == "no recurrent modules of torch.nn"
+
+
+class Streaming(nn.Module):
+    """Keeps the states of its last call, the distribution that they gave, and an optimizer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(8, 6, batch_first=True)
+        self.optimizer = torch.optim.Adam(self.parameters())
+        self.memory: dict[str, list[Any]] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        output, states = self.rnn(x)
+        self.memory["states"], self.distribution = [states], torch.distributions.Normal(output, 1.0)
+        return output
+
+
+def test_tensors_that_a_model_keeps_of_its_last_call_are_shared_by_its_copy() -> None:
+    model = Streaming()
+    replace(model)
+    model(X).sum().backward()
+    back = to_torch(model)
+    assert back.distribution.loc is model.distribution.loc
+    assert back.memory["states"][0][1] is model.memory["states"][0][1]
+    assert back.memory is not model.memory
+    assert all(map(lambda a, b: a is b, back.optimizer.param_groups[0]["params"], model.parameters()))
+    assert type(back.rnn) is nn.LSTM
+    assert torch.equal(back(X), model(X))
+    module = model.rnn
+    module.last = model.memory
+    assert module.to_torch().last["states"][0][0] is from_torch(module.to_torch()).last["states"][0][0]
 
 
 @of_each
