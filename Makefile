@@ -5,11 +5,16 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OLDEST := .venv-oldest
 ARGS ?=
+SECONDS ?= 540
 
-.PHONY: bench quick test test-all list-test-all test-oldest lint tolerance acceptance acceptance-gpu soak-gpu sanitizer-gpu sweep-memory docs site clean
+.PHONY: bench reports quick test test-all list-test-all test-oldest lint tolerance acceptance acceptance-gpu soak-gpu sanitizer-gpu sweep-memory docs site clean
 
 bench: $(STAMP)
 	$(BIN)/pytest --ecornn-bench --ecornn-budget 2 $(ARGS)
+
+# The stored reports of this machine's GPU, those that are missing or stale; what SECONDS do not suffice for, the next run.
+reports: $(STAMP)
+	$(BIN)/python -m pytest_ecornn.suites.published --seconds $(SECONDS) $(ARGS)
 
 # The tests that a change touches: of uncommitted files, or those of the last commit.
 quick: $(STAMP)
@@ -71,7 +76,7 @@ sanitizer-gpu: $(STAMP)
 	$(BIN)/python -m pytest_ecornn.suites.sanitizer_gpu $(ARGS)
 
 docs: $(STAMP)
-	$(BIN)/python -m pytest_ecornn.reporting reports/cpu reports/h200
+	$(BIN)/python -m pytest_ecornn.reporting $(dir $(wildcard reports/*/report.json))
 	$(BIN)/python -m pytest_ecornn.suites.published.front_chart
 	$(BIN)/python -m pytest_ecornn.suites.figures
 	$(BIN)/python -m tests.tools.readme

@@ -194,26 +194,32 @@ _NO_COMMIT = {
 def _commit(rootdir: Path) -> dict[str, Any] | None:
     """Returns the commit in pytest-benchmark's format; None outside a repository.
 
-    Dirty: a tracked file differs. The branch is left out, since it may name a user.
+    Dirty: a tracked file differs, but for `reports`, into which runs write. The branch is left out: it may name a user.
     """
-    shown = _git(rootdir, "show", "--no-patch", "--format=%H %cI %aI", "HEAD")
+    shown = git(rootdir, "show", "--no-patch", "--format=%H %cI %aI", "HEAD")
     if not shown:
         return None
     commit, time, author_time = shown.split()
-    changes = _git(rootdir, "status", "--porcelain", "--untracked-files=no")
-    origin = _git(rootdir, "config", "--get", "remote.origin.url") or ""
+    changes = git(rootdir, "status", "--porcelain", "--untracked-files=no", "--", ":(top,exclude)reports")
+    origin = git(rootdir, "config", "--get", "remote.origin.url") or ""
     project = re.split(r"[/:\\]", origin.removesuffix(".git"))[-1]
     return {**_NO_COMMIT, "id": commit, "time": time, "author_time": author_time, "dirty": changes != "", "project": project}
 
 
+def own_root() -> Path | None:
+    """The clone that this package is run from; None where it is installed."""
+    root = Path(__file__).parents[2]
+    return root if (root / ".git").exists() and (root / "pytest_ecornn").is_dir() else None
+
+
 def own_commit() -> str:
     """Commit of this package's own repository, marked where a tracked file differs; empty for an installation without one."""
-    root = Path(__file__).parents[2]
-    commit = _commit(root) if (root / ".git").exists() and (root / "pytest_ecornn").is_dir() else None
+    root = own_root()
+    commit = _commit(root) if root else None
     return commit["id"] + ("-dirty" if commit["dirty"] else "") if commit else ""
 
 
-def _git(rootdir: Path, *arguments: str) -> str | None:
+def git(rootdir: Path, *arguments: str) -> str | None:
     """Returns git's output; None where git is absent, slow or refuses."""
     command = ["git", "-C", str(rootdir), *arguments]
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}

@@ -1,7 +1,7 @@
 """persistent_gpu alone beside cuDNN, replayed from CUDA graphs: DeepBench's problems, and others of many sequences.
 
 `python -m pytest_ecornn.suites.published.kernels --output FOLDER` writes FOLDER/kernels.md and FOLDER/kernels.json, anew after
-every problem. With `--continue` a further run measures what the report lacks. Nothing chooses here: what persistent_gpu refuses
+every problem. With `--resume` a further run measures what the report lacks. Nothing chooses here: what persistent_gpu refuses
 has no ratio and is counted. Source of DeepBench: github.com/baidu-research/DeepBench.
 """
 
@@ -29,7 +29,7 @@ from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.common.bars import format_ratio, geometric_mean
-from pytest_ecornn.suites.published.common.parted import read_report, write_report
+from pytest_ecornn.suites.published.common.parted import check_resumable, read_report, write_report
 from pytest_ecornn.suites.published.selection_parts import problems
 from pytest_ecornn.suites.published.selection_parts.problems import (
     BASELINE,
@@ -164,12 +164,11 @@ def _section(name: str, rows: Sequence[KernelRow]) -> str:
 
 
 def report_to_go_on_with(path: Path, found: dict[str, Any]) -> Report:
-    """A report of this machine with the rows of the one at `path`, if it is there. Raises ValueError for another GPU's."""
+    """A report of this machine with the rows of the one at `path`, if it is there. Raises ValueError as `check_resumable`."""
     report = Report(found)
     if path.exists():
         before = Report.read(path)
-        if before.machine["gpu"] != found["gpu"]:
-            raise ValueError(f"{path}: expected a report of {found['gpu']}, got one of {before.machine['gpu']}")
+        check_resumable(path, before.machine, found)
         report.rows, report.seconds = before.rows, before.seconds
     return report
 
@@ -195,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS), help="which problems")
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS), help="of these alone")
     parser.add_argument("--seconds", type=float, default=500.0, help="after which no further problem is begun")
-    parser.add_argument("--continue", dest="goes_on", action="store_true", help="keep the rows of the report in FOLDER")
+    parser.add_argument("--resume", dest="goes_on", action="store_true", help="keep the rows of the report in FOLDER")
     given = parser.parse_args(arguments)
     todo, found = selected(given.sets, given.precisions), machine.fingerprint(Path.cwd())
     try:

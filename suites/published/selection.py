@@ -1,7 +1,7 @@
 """EcoRNN's choice at run time measured on this machine: what `auto` chose, what the choice cost, and what it lost.
 
 `python -m pytest_ecornn.suites.published.selection --output FOLDER` writes FOLDER/selection.md and FOLDER/selection.json, anew
-after every problem, so that what was measured outlives a run that is cut short. With `--continue` a further run measures what
+after every problem, so that what was measured outlives a run that is cut short. With `--resume` a further run measures what
 the report lacks. Source: EcoRNN, arXiv 1805.08899, figure 5.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from pytest_ecornn.suites.published.common.parted import read_report, write_report
+from pytest_ecornn.suites.published.common.parted import check_resumable, read_report, write_report
 from pytest_ecornn.suites.published.selection_parts import problems, selection_tables
 from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
 from pytest_ecornn.suites.published.selection_parts.selection_tables import SelectionRow
@@ -27,6 +27,7 @@ from pytest_ecornn.system.error_line import error_line
 
 SCHEMA_VERSION = 1
 SETS = ("ecornn", "deepbench", "drawn", "scans")
+DEFAULT_SETS = ("ecornn", "deepbench", "drawn")
 FAMILY_CONFIDENCE = 0.99  # that all intervals of a set hold at once
 _MIN_RATIO, _MIN_OF_BEST = 0.97, 0.95
 _AGAIN = 4  # rounds of the second measurement over those of the first
@@ -104,12 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--output", type=Path, required=True, metavar="FOLDER", help="where selection.md and selection.json go")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu, cuda or cuda:N")
-    add("--sets", nargs="+", choices=SETS, default=["ecornn", "deepbench", "drawn"], help="which problems")
+    add("--sets", nargs="+", choices=SETS, default=list(DEFAULT_SETS), help="which problems")
     add("--seed", type=int, default=1, help="of the drawn problems")
     add("--count", type=int, default=100, help="number of drawn problems")
     add("--seconds", type=float, default=500.0, help="after which no further problem is begun")
     add("--compile-only", metavar="K/N", help="run each backend of every N-th problem once, from the K-th, and time nothing")
-    add("--continue", dest="goes_on", action="store_true", help="keep the rows of the report in FOLDER")
+    add("--resume", dest="goes_on", action="store_true", help="keep the rows of the report in FOLDER")
     given = parser.parse_args(arguments)
     device, todo = torch.device(given.device), selected(given.sets, given.seed, given.count)
     if given.compile_only:
@@ -123,8 +124,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = Report(machine.fingerprint(Path.cwd()), given.seed, given.count)
     if given.goes_on and path.exists():
         before = Report.read(path)
-        if (before.seed, before.count, before.machine["gpu"]) != (report.seed, report.count, report.machine["gpu"]):
-            parser.error(f"{path}: expected a report of seed {report.seed}, {report.count} problems and this machine's GPU")
+        try:
+            check_resumable(path, before.machine, report.machine)
+        except ValueError as error:
+            parser.error(str(error))
+        if (before.seed, before.count) != (report.seed, report.count):
+            parser.error(f"{path}: expected a report of seed {report.seed} and {report.count} drawn problems")
         report.rows, report.seconds = before.rows, before.seconds
     os.environ.pop("ECORNN_AUTO", None)
     measure(report, todo, device, time.monotonic() + given.seconds, given.output)

@@ -30,6 +30,11 @@ def report_files(path: Path) -> dict[str, Path]:
     return {path.stem: path} if path.stem in NAMES and path.suffix == ".json" else {}
 
 
+def reports(results: Path) -> list[Path]:
+    """The JSON files of the reports in RESULTS/CARD and below: each has its Markdown beside it."""
+    return sorted(path for path in results.glob("*/**/*.json") if path.with_suffix(".md").is_file() and "local" not in path.parts)
+
+
 def plan(name: str) -> ReportPlan:
     """Returns the plan by which a suite's report is read and rendered. It imports the suite, and with it torch."""
     found: ReportPlan = import_module(f"{__package__}.{name}").PLAN

@@ -26,11 +26,13 @@ from pytest_ecornn.results.run_info import check_fingerprint
 from pytest_ecornn.results.shard import Shard, shard_argument
 from pytest_ecornn.results.typed_json import field_types
 from pytest_ecornn.suites.on_cuda import exit_code
+from pytest_ecornn.suites.published import staleness
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED, OUT_OF_MEMORY, reason
 from pytest_ecornn.system import machine, memory
 from pytest_ecornn.system.gpus.lock import gpu_id
 
-_SAME = ("commit", "dirty", "version", "packages")  # of two machines, for rows of one to stand in the other's report
+_SAME = ("dirty", "version", "packages")  # of two machines, for rows of one to stand in the other's report
+_UNFINISHED = "the run was over"  # why a part ended early that is going on, or was killed
 _NEEDED = {"schema_version": int, "machine": dict, "allocator": str, "ended": dict, "rows": dict}  # of a report's JSON
 _OWN = Path()  # --resume without a file
 Read = TypeVar("Read")
@@ -55,6 +57,19 @@ def from_json(kind: Any, value: Any) -> Any:
     if origin is tuple:
         return tuple(from_json(of, one) for of, one in zip(given, value, strict=True))
     return value
+
+
+def check_resumable(path: Path, then: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raises ValueError where rows of a stored report cannot stand in one of this machine, now: both are fingerprints.
+
+    Another commit may go on after one that has all files alike that the report is about.
+    """
+    pairs = [("GPU", _gpus(then), _gpus(now)), *((name, then[name], now[name]) for name in _SAME)]
+    different = [f"{name} {one} and {other}" for name, one, other in pairs if one != other]
+    if then["commit"] != now["commit"] and ((age := staleness.of_report(path)) is None or age.is_stale):
+        different.append(f"commit {then['commit']} and {now['commit']}" + (f" ({age})" if age else ""))
+    if different:
+        raise ValueError(f"rows of {path} cannot stand in this report: {'; '.join(different)}")
 
 
 def write_report(report: Any, markdown: str, folder: Path, name: str, schema_version: int) -> None:
@@ -169,7 +184,7 @@ class ReportPlan:
         earlier = self._load_previous(resumed, report) if resumed else {}
         asked = self._asked(names)
         measured = {name: [row for row in rows if not missing(row)] for name, rows in earlier.items()}
-        report.rows = {name: list(rows) for name, rows in earlier.items() if name not in asked}
+        report.rows = {name: list(rows) for name, rows in earlier.items()}
         report.runs.append(Run.start(names, shard))
 
         def write(name: str, done: str) -> None:
@@ -178,9 +193,11 @@ class ReportPlan:
             print(f"{report.runs[-1].seconds:4.0f} s  {name}: {done}", flush=True)
 
         for name, deadline in self.deadlines(start, seconds, asked).items():
+            report.ended[name], report.rows[name] = _UNFINISHED, []
             try:
                 rows = self.parts[name].rows(deadline, measured.get(name, ()), asked[name], shard)
-                _fill(report.rows.setdefault(name, []), rows, measured.get(name, ()), partial(write, name))
+                _fill(report.rows[name], rows, measured.get(name, ()), partial(write, name))
+                del report.ended[name]
             except Exception as error:
                 report.ended[name] = reason(error)
                 write(name, f"ended early: {report.ended[name]}")
@@ -219,13 +236,16 @@ class ReportPlan:
     def _load_previous(self, path: Path, report: Report) -> dict[str, list[Any]]:
         """Rows of another run, by part, with what it has not reached. Raises ValueError for another version or kind of GPU."""
         found = self.read(path)
-        one, other = found["machine"], report.machine
-        pairs = [("GPU", _gpus(one), _gpus(other))]
-        pairs += [(name, one[name], other[name]) for name in _SAME]
-        if different := [f"{name} {then} and {now}" for name, then, now in pairs if then != now]:
-            raise ValueError(f"rows of {path} cannot stand in this report: {'; '.join(different)}")
+        check_resumable(path, found["machine"], report.machine)
         report.runs = of_report(found)
         return self.rows(path, found)
+
+    def lacking(self, path: Path) -> list[str]:
+        """The parts of a stored report of which a later run measures something. Raises ValueError as `read` and `rows` do."""
+        found = self.read(path)
+        rows, ended = self.rows(path, found), found["ended"]
+        whole = [name for name in rows if ended.get(name) != _UNFINISHED and not any(map(missing, rows[name]))]
+        return [name for name in self.parts if name not in whole]
 
     def read(self, path: Path) -> dict[str, Any]:
         """Returns a report's JSON. Raises ValueError, in one line, for a file that holds none."""
