@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 from math import log
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
@@ -29,13 +30,15 @@ Cells = dict[tuple[str, str], tuple[StoredRun, Source, Answer]]  # by case and c
 
 
 def of_machines(machines: Sequence[Machine]) -> Iterator[tuple[str, str]]:
-    """Yields path and text of each page, the index last."""
+    """Yields path and text of each page, the index last. The machine with the newest report is the first."""
+    machines = sorted(machines, key=lambda one: max(source.head for run in one.runs for source in run.sources), reverse=True)
     histories = {one.name: history.of_runs(one.runs) for one in machines}
     for one in machines:
         for run in one.runs:
             if run.report:
                 found = run.report
-                yield f"{run.path}/{REPORT_PAGE}", html.render(found.run, found.rows, run.sources[0].unproven)
+                source = run.sources[0]
+                yield f"{run.path}/{REPORT_PAGE}", html.render(found.run, found.rows, source.unproven, source.age)
             for suite in run.suites:
                 yield f"{run.path}/{suite.name}.html", _suite_page(run, suite)
         yield f"{one.name}/{INDEX}", _machine_page(one, histories[one.name])
@@ -55,7 +58,7 @@ def _suite_page(run: StoredRun, suite: SuiteReport) -> str:
     up = "../" * (2 if run.name else 1)
     title = f"{suite.title.removesuffix(' on this machine') or suite.name} on {run.machine}"
     data = {"link": _url(suite.path.name), "text": suite.path.name}
-    return _render("suite.html.jinja", title, f"{up}{INDEX}", body=suite.body, data=data)
+    return _render("suite.html.jinja", title, f"{up}{INDEX}", body=suite.body, data=data, age=suite.source.age)
 
 
 # The index.
@@ -73,11 +76,21 @@ def _index(machines: Sequence[Machine], histories: dict[str, History]) -> str:
         "",
         machines=_labels(machines),
         lines=[_line(key, list(found.values())) for key in keys],
+        newest=_newest(machines[0]),
+        ages=[source.age for one in machines for run in one.runs for source in run.sources],
         listed=[_listed(one) for one in machines],
         changes=changes[:_MAX_CHANGES],
         more_changes=len(changes[_MAX_CHANGES:]),
         method=_method(looked_at, "machine", len(changes)),
     )
+
+
+def _newest(one: Machine) -> dict[str, str]:
+    """The newest report of a machine."""
+    run, source = max(((run, source) for run in one.runs for source in run.sources), key=lambda found: found[1].head)
+    (started, commit), name = source.head, Path(source.page).stem
+    text = f"{one.label}, {name}, {started[:10]} {commit[:_COMMIT] or 'no commit'}"
+    return {"link": f"{_url(run.path)}/{_url(source.page)}", "text": text, "age": source.age}
 
 
 def _labels(machines: Sequence[Machine]) -> list[str]:
@@ -117,7 +130,7 @@ def _cell(found: tuple[StoredRun, Source, Answer] | None) -> dict[str, object] |
     return {
         "link": _row_link(run, source, answer),
         "fastest": fastest,
-        "compared": "; ".join(filter(None, (compared, source.caveat))),
+        "compared": "; ".join(filter(None, (compared, source.caveat, source.age))),
         "is_certain": answer.is_certain and not source.caveat,
     }
 
@@ -135,14 +148,16 @@ def _row_link(run: StoredRun, source: Source, answer: Answer) -> str:
 
 def _listed(one: Machine) -> dict[str, object]:
     newest = one.runs[-1]
-    suites = {suite.name: f"{_url(run.path)}/{_url(suite.name)}.html" for run in one.runs for suite in run.suites}
+    suites = {suite.name: (f"{_url(run.path)}/{_url(suite.name)}.html", suite.source.age) for run in one.runs for suite in run.suites}
     return {
         "name": one.name,
         "link": f"{_url(one.name)}/{INDEX}",
         "hardware": one.label,
-        "newest": {"link": f"{_url(newest.path)}/{_url(newest.sources[0].page)}", "text": _run_name(newest)},
+        "newest": {
+            "link": f"{_url(newest.path)}/{_url(newest.sources[0].page)}", "text": _run_name(newest), "age": newest.sources[0].age
+        },
         "runs": len(one.runs),
-        "suites": [{"text": name, "link": link} for name, link in sorted(suites.items())],
+        "suites": [{"text": name, "link": link, "age": age} for name, (link, age) in sorted(suites.items())],
     }
 
 

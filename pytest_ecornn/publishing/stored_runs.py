@@ -23,7 +23,7 @@ from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.stored.load import REPORT_NAME, Report, load_report
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.run_info import hardware
-from pytest_ecornn.suites.published import stored, stored_rows
+from pytest_ecornn.suites.published import staleness, stored, stored_rows
 
 _LAYOUT = "RESULTS/MACHINE/RUN/report.json, or RESULTS/MACHINE/report.json"
 REPORT_PAGE = "report.html"
@@ -32,15 +32,30 @@ _PICTURE = "data:image/svg+xml;base64,"
 
 @dataclass(frozen=True)
 class Source:
-    """Rows of one report of a run. page: where the site shows it. unproven: keys of rows that prove nothing.
+    """Rows of one report of a run. page: where the site shows it. path: its JSON file. unproven: keys of what proves nothing.
 
     caveat: why none of its answers is certain; empty where all ratios of the report hold at once.
     """
 
     page: str
     rows: list[Row]
+    path: Path
     unproven: set[standing.Key] = field(default_factory=set)
     caveat: str = ""
+
+    @cached_property
+    def age(self) -> str:
+        """What changed since it was measured; empty where nothing has, or git does not tell."""
+        found = staleness.of_report(self.path)
+        return str(found) if found and found.is_stale else ""
+
+    @cached_property
+    def head(self) -> tuple[str, str]:
+        """When it began, ISO 8601, and its commit; empty where it does not say so."""
+        head = stored_rows.load_json(self.path)
+        run = head.get("run", {})
+        machine = run.get("machine", {}) if run else stored_rows.fingerprint(head)
+        return str(run["started"]) if run else _started(head, machine), str(machine.get("commit") or "")
 
 
 @dataclass(frozen=True)
@@ -59,7 +74,7 @@ class SuiteReport:
     @property
     def source(self) -> Source:
         why = "not verified" if stored_rows.is_selection(self.path) else "each ratio alone"
-        return Source(f"{self.name}.html", self.rows, caveat=f"{self.name}: {why}")
+        return Source(f"{self.name}.html", self.rows, self.path, caveat=f"{self.name}: {why}")
 
 
 @dataclass(frozen=True)
@@ -81,7 +96,7 @@ class StoredRun:
     def sources(self) -> list[Source]:
         """Reports that have rows, the run's own first."""
         rows = self.report.rows if self.report else []
-        own = [Source(REPORT_PAGE, rows, standing.unproven(rows))] if self.report else []
+        own = [Source(REPORT_PAGE, rows, self.location / REPORT_NAME, standing.unproven(rows))] if self.report else []
         return [*own, *(suite.source for suite in self.suites)]
 
     @property

@@ -46,10 +46,13 @@ class Staleness:
 def of_report(path: Path, until: str = "HEAD", root: Path | None = None) -> Staleness | None:
     """How old the report of a JSON file is. None where it names no commit, or this clone's history lacks that.
 
-    root: of a clone; this package's own unless given. Raises OSError or ValueError for a file that holds no JSON.
+    root: of a clone; this package's own unless given.
     """
-    text, root = path.read_text(encoding="utf-8"), root or machine.own_root()
-    report = json.loads(text)
+    root = root or machine.own_root()
+    try:
+        report = json.loads(text := path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
     fingerprint = _fingerprint(report)
     commit = str(fingerprint.get("commit"))
     if not root or not _COMMIT.fullmatch(commit) or (changed := _changed(root, commit, until)) is None:

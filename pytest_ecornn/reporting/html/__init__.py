@@ -21,8 +21,8 @@ from pytest_ecornn.results.run_info import RunInfo
 _LIBRARY = "vendor/uplot"
 
 
-def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) -> str:
-    """Returns the page. Everything that comes from rows or the run is escaped."""
+def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], age: str = "") -> str:
+    """Returns the page. Everything that comes from rows or the run is escaped. age: what changed since it was measured."""
     summary = answers(rows, unproven)
     timed = [row for row in rows if row.kind == "benchmark" and row.status != "skipped"]
     headline = timed or [row for row in rows if row.status != "skipped"]
@@ -35,6 +35,7 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
         "report.html.jinja",
         **_inlined(_has_pictures(data)),
         run=run,
+        age=age,
         machine=run.machine_name,
         duration=formatting.duration(run.seconds * 1e6),
         implementations=formatting.count(len(standing.implementations(headline)), "implementation"),
