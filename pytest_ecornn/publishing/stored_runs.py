@@ -71,7 +71,7 @@ class SuiteReport:
     def name(self) -> str:
         return self.path.stem
 
-    @property
+    @cached_property
     def source(self) -> Source:
         why = "not verified" if stored_rows.is_selection(self.path) else "each ratio alone"
         return Source(f"{self.name}.html", self.rows, self.path, caveat=f"{self.name}: {why}")

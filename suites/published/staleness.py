@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,6 @@ def _fingerprint(report: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-@lru_cache(maxsize=64)
 def _changed(root: Path, commit: str, until: str) -> tuple[str, ...] | None:
     """Returns the sources that another commit has otherwise, or has alone; moved ones do not count. None without the commits."""
     shown = machine.git(root, "diff", "--name-status", "-M", "--diff-filter=d", commit, until, "--", *_FOLDERS)

@@ -50,8 +50,9 @@ def text_of(site: Path, page: str) -> str:
 
 def test_the_committed_reports_are_published(tmp_path: Path, said: Said) -> None:
     (tmp_path / "results").mkdir()
-    for name in ("cpu", "h100", "h200"):
-        (tmp_path / "results" / name).symlink_to(ROOT / "reports" / name)
+    for path in (ROOT / "reports").iterdir():
+        if path.name != "local":
+            (tmp_path / "results" / path.name).symlink_to(path)
     site = tmp_path / "site"
     assert f"{site}/index.html" in said("publish", tmp_path / "results", "--output", site)
     assert list(broken(site)) == []

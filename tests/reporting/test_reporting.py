@@ -253,7 +253,7 @@ def test_markdown_tables_have_one_number_of_columns_each(tmp_path: Path, rows: l
     assert not re.search(r"^# (h|not a heading)", outside, re.MULTILINE)
 
 
-@pytest.mark.parametrize("folder", ["cpu", "h200"])
+@pytest.mark.parametrize("folder", sorted(path.parent.name for path in (ROOT / "reports").glob("*/report.json")))
 def test_a_committed_report_is_what_is_rendered(folder: str, tmp_path: Path) -> None:
     committed = ROOT / "reports" / folder
     report = pytest_ecornn.load_report(committed)

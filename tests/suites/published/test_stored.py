@@ -20,22 +20,18 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.answer import answers
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.results.shard import Shard
-from pytest_ecornn.suites.published import ecornn, stored, stored_rows
+from pytest_ecornn.suites.published import ecornn, front_chart, stored, stored_rows
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
 from pytest_ecornn.suites.published.common.parted import Section, from_json
 from pytest_ecornn.suites.published.ecornn_parts import lstm_times
 
 ROOT = Path(__file__).parents[3]
 COMMITTED = ROOT / "reports"
-REPORTS = {
-    "reports/cpu": ("selection",),
-    "reports/h100": ("deepbench", "host_time", "kernels", "language_model", "selection"),
-    "reports/h200": ("kernels", "language_model", "persistent", "scan", "sparse"),
-    "reports/h200/scan_times": ("scan",),
-}
+RENDERED_BY_OTHER_TESTS = ("report", "ecornn")
+REPORTS = [path for path in stored.reports(COMMITTED) if path.stem not in RENDERED_BY_OTHER_TESTS]
 PARTS = {f"{name}-{part}": section for name in stored.NAMES for part, section in stored.plan(name).parts.items()}
 del PARTS["sparse-capacity"]  # which asks a device for its sizes
-MEASURED = {name for name in PARTS if name.rpartition("-")[0] in chain.from_iterable(REPORTS.values())} - {"persistent-host"}
+MEASURED = {name for name in PARTS if name.rpartition("-")[0] in {path.stem for path in REPORTS}} - {"persistent-host"}
 PARTS["ecornn-times"] = Section(lstm_times.measure, lambda rows: lstm_times.render(rows, ecornn.PAPER_COLUMN), 1.0)
 
 
@@ -44,8 +40,8 @@ PARTS["ecornn-times"] = Section(lstm_times.measure, lambda rows: lstm_times.rend
 
 @cache
 def rows_of_report(name: str) -> Mapping[str, list[Any]]:
-    files = [file for folder in ("h200", "h100") if (file := COMMITTED / folder / f"{name}.json").exists()]
-    return stored.joined(name, files[:1]).rows
+    files = (ROOT / folder / f"{name}.json" for folder in front_chart.FOLDERS)
+    return stored.joined(name, [next(filter(Path.exists, files))]).rows
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -103,28 +99,24 @@ def written(name: str, file: Path, folder: Path) -> tuple[Any, dict[str, Any]]:
     return report.rows, {**json.loads((folder / f"{name}.json").read_text()), "rows": [], "runs": []}
 
 
-@pytest.mark.parametrize(("folder", "name"), [(folder, name) for folder, names in REPORTS.items() for name in names])
-def test_a_stored_report_is_what_is_rendered(folder: str, name: str, tmp_path: Path) -> None:
-    stored_file = ROOT / folder / f"{name}.json"
+@pytest.mark.parametrize("stored_file", REPORTS, ids=lambda path: str(path.relative_to(COMMITTED).with_suffix("")))
+def test_a_stored_report_is_what_is_rendered(stored_file: Path, tmp_path: Path) -> None:
+    folder, name = stored_file.parent, stored_file.stem
     rows, others = written(name, stored_file, tmp_path)
     assert others == {**others, **json.loads(stored_file.read_text()), "rows": [], "runs": []}
     assert written(name, tmp_path / f"{name}.json", tmp_path / "again") == (rows, others)
-    again = f"run python -m pytest_ecornn join {folder}/{name}.json --output FOLDER, and copy what differs"
-    assert tables(tmp_path / f"{name}.md") == tables(ROOT / folder / f"{name}.md"), again
+    again = f"run python -m pytest_ecornn join {stored_file} --output FOLDER, and copy what differs"
+    assert tables(tmp_path / f"{name}.md") == tables(folder / f"{name}.md"), again
     pictures = sorted(tmp_path.glob("*.svg"))
     assert bool(pictures) == (name in ("deepbench", "language_model", "scan"))
-    assert [one.name for one in pictures if one.read_text() != (ROOT / folder / one.name).read_text()] == [], again
+    assert [one.name for one in pictures if one.read_text() != (folder / one.name).read_text()] == [], again
 
 
-def test_no_report_or_picture_is_left_out() -> None:
+def test_no_picture_is_left_out() -> None:
     """A stored one that no command renders would stay as it was."""
-    files = [path.relative_to(ROOT) for path in (ROOT / "reports").rglob("*.*") if "local" not in path.parts]
-    reports = {str(path) for path in files if path.suffix == ".md" and path.with_suffix(".json") in files}
-    rendered = {f"{folder}/{name}.md" for folder, names in REPORTS.items() for name in names}
-    assert reports - rendered == {"reports/cpu/report.md", "reports/h200/report.md", "reports/h200/ecornn.md"}
+    names = {path.name for path in COMMITTED.rglob("*.svg") if "local" not in path.parts}
     prefixes = ("scan_", "words_per_s_", "deepbench_")
-    others = {str(path) for path in files if path.suffix == ".svg" and not path.name.startswith(prefixes)}
-    assert others == {"reports/cpu/summary.svg", "reports/h200/summary.svg", "reports/h200/chart.svg"}
+    assert {name for name in names if not name.startswith(prefixes)} == {"summary.svg", "chart.svg"}
 
 
 # `python -m pytest_ecornn join`.

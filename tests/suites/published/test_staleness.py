@@ -1,0 +1,145 @@
+"""How old a report is: what changed in a made history since its commit, of the files that it is about."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ecornn.suites.published import staleness
+from pytest_ecornn.suites.published.common import parted
+from pytest_ecornn.suites.published.staleness import Staleness
+
+ONE, OTHER = "implementations/persistent_gpu/kernels/step.cu", "implementations/scan_gpu/scan.cu"
+SHARED, CPU = "implementations/_cuda/include/mma.cuh", "implementations/scan_cpu.py"
+SUITE, OTHER_SUITE = "suites/published/persistent_parts/times.py", "suites/published/scan.py"
+LAYER = "pytest_ecornn/nn/recurrent.py"
+TEXT = "\n".join(f"line {number}" for number in range(40))
+
+
+class Clone:
+    """A repository with the sources above, and a report of its first commit."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self._git("init", "--quiet")
+        for path in (ONE, OTHER, SHARED, CPU, SUITE, OTHER_SUITE, LAYER, "implementations/persistent_gpu/notes.md"):
+            self.write(path, f"{path}\n{TEXT}")
+        self.first = self.commit()
+
+    def _git(self, *arguments: str) -> str:
+        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false"]
+        command = ["git", "-C", str(self.root), *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def write(self, path: str, text: str) -> None:
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
+    def commit(self) -> str:
+        self._git("add", "--all")
+        self._git("commit", "--quiet", "--message", "some", "--allow-empty")
+        return self._git("rev-parse", "HEAD")
+
+    def report(self, name: str, *implementations: str, gpu: bool = True, **changed: Any) -> Path:
+        """The report of a suite that names implementations; of a run where that is its name."""
+        machine = {"commit": self.first, "gpu": {"names": ["NVIDIA H200"]} if gpu else None, **changed}
+        rows = [{"implementation": one, "status": "passed"} for one in implementations]
+        whole = {"run": {"machine": machine}} if name == staleness.RUN else {"machine": machine}
+        path = self.root / "reports/card" / f"{name}.json"
+        self.write(str(path.relative_to(self.root)), json.dumps({**whole, "rows": rows}))
+        return path
+
+    def age(self, path: Path) -> Staleness | None:
+        return staleness.of_report(path, root=self.root)
+
+    def changed(self, path: Path) -> tuple[set[str], set[str]]:
+        age = self.age(path)
+        assert age
+        return set(age.kernels), set(age.suite)
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    return Clone(tmp_path)
+
+
+def test_a_report_is_about_what_it_names_what_that_shares_and_its_suite(clone: Clone) -> None:
+    path = clone.report("persistent", "persistent_gpu")
+    for changed in (ONE, OTHER, SHARED, CPU, SUITE, OTHER_SUITE, LAYER, "implementations/persistent_gpu/notes.md"):
+        clone.write(changed, "other")
+    clone.write("implementations/persistent_gpu/new.py", "new")
+    clone.commit()
+    assert clone.changed(path) == ({ONE, SHARED, "implementations/persistent_gpu/new.py"}, {SUITE})
+    said = f"measured at commit {clone.first[:7]}, 3 kernel files and 1 suite file changed since"
+    assert str(clone.age(path)) == said
+
+
+def test_nothing_that_it_is_about_has_changed(clone: Clone) -> None:
+    path = clone.report("persistent", "persistent_gpu")
+    for changed in (OTHER, CPU, OTHER_SUITE, LAYER):
+        clone.write(changed, "other")
+    clone.commit()
+    age = clone.age(path)
+    assert age
+    assert not age.is_stale
+    assert str(age) == f"measured at commit {clone.first[:7]}, no kernel file changed since"
+
+
+def test_what_only_moved_or_went_has_not_changed(clone: Clone) -> None:
+    path = clone.report("persistent", "persistent_gpu")
+    (clone.root / ONE).rename(clone.root / "implementations/persistent_gpu/moved.cu")
+    (clone.root / SHARED).unlink()
+    clone.commit()
+    assert clone.changed(path) == (set(), set())
+
+
+def test_a_choice_at_run_time_is_about_the_modules_too(clone: Clone) -> None:
+    clone.write(LAYER, "other")
+    clone.write("implementations/auto/__init__.py", "new")
+    clone.commit()
+    assert clone.changed(clone.report("host_time", "auto")) == ({LAYER, "implementations/auto/__init__.py"}, set())
+    assert LAYER in clone.changed(clone.report("varying"))[0]  # names none: it is about all
+
+
+def test_a_run_is_about_all_implementations_of_its_device_but_those_that_refused(clone: Clone) -> None:
+    path = clone.report("report", "scan_gpu")
+    text = json.loads(path.read_text())
+    text["rows"].append({"implementation": "scan_cpu", "status": "skipped"})
+    path.write_text(json.dumps(text))
+    for changed in (ONE, OTHER, CPU, "suites/test_benchmark.py"):
+        clone.write(changed, "other")
+    clone.commit()
+    assert clone.changed(path) == ({ONE, OTHER}, {"suites/test_benchmark.py"})
+    assert clone.changed(clone.report("report", "scan_cpu", gpu=False))[0] == {CPU}
+
+
+@pytest.mark.parametrize("commit", [None, "0" * 40, "HEAD", "--output=x", 3])
+def test_of_a_commit_that_is_not_in_the_history_nothing_is_said(commit: object, clone: Clone) -> None:
+    assert clone.age(clone.report("persistent", "persistent_gpu", commit=commit)) is None
+    assert not (clone.root / "x").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"machine": 3}', '{"run": []}', "[" * 100_000])
+def test_of_what_is_no_report_nothing_is_said(text: str, clone: Clone) -> None:
+    clone.write("reports/card/scan.json", text)
+    assert clone.age(clone.root / "reports/card/scan.json") is None
+    assert clone.age(clone.root / "reports/none.json") is None
+
+
+def test_rows_go_on_at_another_commit_where_their_sources_are_alike(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staleness.machine, "own_root", lambda: clone.root)
+    path = clone.report("persistent", "persistent_gpu")
+    gpu = {"names": ["NVIDIA H200"]}
+    then = {"commit": clone.first, "gpu": gpu, "dirty": False, "version": "1", "packages": {}}
+    clone.write(OTHER, "other")
+    parted.check_resumable(path, then, {**then, "commit": clone.commit()})
+    clone.write(ONE, "other")
+    now = {**then, "commit": clone.commit()}
+    with pytest.raises(ValueError, match=f"commit {clone.first} and {now['commit']} .*1 kernel file changed since"):
+        parted.check_resumable(path, then, now)
+    with pytest.raises(ValueError, match=r"GPU \['NVIDIA H200'\] and \[\]; dirty False and True$"):
+        parted.check_resumable(path, then, {**then, "gpu": None, "dirty": True})
