@@ -31,7 +31,7 @@ Cells = dict[tuple[str, str], tuple[StoredRun, Source, Answer]]  # by case and c
 
 def of_machines(machines: Sequence[Machine]) -> Iterator[tuple[str, str]]:
     """Yields path and text of each page, the index last. The machine with the newest report is the first."""
-    machines = sorted(machines, key=lambda one: max(source.head for run in one.runs for source in run.sources), reverse=True)
+    machines = sorted(machines, key=lambda one: max(source.begun for run in one.runs for source in run.sources), reverse=True)
     histories = {one.name: history.of_runs(one.runs) for one in machines}
     for one in machines:
         for run in one.runs:
@@ -86,9 +86,9 @@ def _index(machines: Sequence[Machine], histories: dict[str, History]) -> str:
 
 
 def _newest(one: Machine) -> dict[str, str]:
-    """The newest report of a machine."""
-    run, source = max(((run, source) for run in one.runs for source in run.sources), key=lambda found: found[1].head)
-    (started, commit), name = source.head, Path(source.page).stem
+    """The newest report of a machine, as the index begins with it."""
+    run, source = max(((run, source) for run in one.runs for source in run.sources), key=lambda found: found[1].begun)
+    (started, commit), name = source.begun, Path(source.page).stem
     text = f"{one.label}, {name}, {started[:10]} {commit[:_COMMIT] or 'no commit'}"
     return {"link": f"{_url(run.path)}/{_url(source.page)}", "text": text, "age": source.age}
 

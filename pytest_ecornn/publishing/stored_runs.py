@@ -34,12 +34,14 @@ _PICTURE = "data:image/svg+xml;base64,"
 class Source:
     """Rows of one report of a run. page: where the site shows it. path: its JSON file. unproven: keys of what proves nothing.
 
-    caveat: why none of its answers is certain; empty where all ratios of the report hold at once.
+    begun: when, ISO 8601, and of which commit; empty where that is not known. caveat: why none of its answers is certain; empty
+    where all ratios of the report hold at once.
     """
 
     page: str
     rows: list[Row]
     path: Path
+    begun: tuple[str, str]
     unproven: set[standing.Key] = field(default_factory=set)
     caveat: str = ""
 
@@ -48,14 +50,6 @@ class Source:
         """What changed since it was measured; empty where nothing has, or git does not tell."""
         found = staleness.of_report(self.path)
         return str(found) if found and found.is_stale else ""
-
-    @cached_property
-    def head(self) -> tuple[str, str]:
-        """When it began, ISO 8601, and its commit; empty where it does not say so."""
-        head = stored_rows.load_json(self.path)
-        run = head.get("run", {})
-        machine = run.get("machine", {}) if run else stored_rows.fingerprint(head)
-        return str(run["started"]) if run else _started(head, machine), str(machine.get("commit") or "")
 
 
 @dataclass(frozen=True)
@@ -74,7 +68,10 @@ class SuiteReport:
     @cached_property
     def source(self) -> Source:
         why = "not verified" if stored_rows.is_selection(self.path) else "each ratio alone"
-        return Source(f"{self.name}.html", self.rows, self.path, caveat=f"{self.name}: {why}")
+        head = stored_rows.load_json(self.path)
+        machine = stored_rows.fingerprint(head)
+        begun = _started(head, machine), str(machine.get("commit") or "")
+        return Source(f"{self.name}.html", self.rows, self.path, begun, caveat=f"{self.name}: {why}")
 
 
 @dataclass(frozen=True)
@@ -95,8 +92,10 @@ class StoredRun:
     @cached_property
     def sources(self) -> list[Source]:
         """Reports that have rows, the run's own first."""
-        rows = self.report.rows if self.report else []
-        own = [Source(REPORT_PAGE, rows, self.location / REPORT_NAME, standing.unproven(rows))] if self.report else []
+        own = []
+        if found := self.report:
+            begun = found.run.started, str(found.run.machine.get("commit") or "")
+            own = [Source(REPORT_PAGE, found.rows, self.location / REPORT_NAME, begun, standing.unproven(found.rows))]
         return [*own, *(suite.source for suite in self.suites)]
 
     @property
@@ -176,9 +175,8 @@ def _is_suite(path: Path) -> bool:
 
 def _of_suites(suites: Sequence[SuiteReport]) -> tuple[str, dict[str, Any]]:
     """Returns when the last of them began, and the machine of the last by name."""
-    heads = [stored_rows.load_json(suite.path) for suite in suites]
-    machines = [stored_rows.fingerprint(head) for head in heads]
-    return max(map(_started, heads, machines)), machines[-1]
+    started, _ = max(suite.source.begun for suite in suites)
+    return started, stored_rows.fingerprint(stored_rows.load_json(suites[-1].path))
 
 
 def _started(head: dict[str, Any], machine: dict[str, Any]) -> str:

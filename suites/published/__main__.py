@@ -154,6 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.is_listed:
         print(*table(given.results), sep="\n")
         return 0
+    if not given.seconds > 0:
+        parser.error(f"--seconds: expected a number over 0, got {given.seconds:g}")
     if unknown := set(given.names) - REPORTS[given.device].keys():
         parser.error(f"expected names of {', '.join(REPORTS[given.device])}, got {', '.join(sorted(unknown))}")
     if given.device == "cuda" and not torch.cuda.is_available():

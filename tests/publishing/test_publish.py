@@ -21,6 +21,7 @@ import pytest_ecornn
 from pytest_ecornn.publishing import publish, stored_runs
 from pytest_ecornn.reporting import RunInfo, files, write_reports
 from pytest_ecornn.reporting.files import ReportError
+from pytest_ecornn.suites.published.staleness import Staleness
 from pytest_ecornn.system.folder_lock import FolderLock
 from tests.helpers.reporting.outputs import Page, Said
 from tests.helpers.reporting_samples import CASES, HOSTILE, row, sample_rows, sample_run, timing
@@ -119,6 +120,27 @@ def test_machines_stand_side_by_side(tmp_path: Path) -> None:
     fastest = [html.unescape(cell) for cell in re.findall(r"<strong>(.*?)</strong>", line)]
     assert fastest == ["scan_cpu 2.00 ms", "scan_cpu 4.00 ms"]
     assert "one/2026-01-02-0000001/report.html#" in line  # the newest
+
+
+def test_the_index_begins_with_the_newest_report_and_each_says_what_changed_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def older(number: int, run: RunInfo) -> None:
+        run.started, run.machine["commit"] = "2025-12-31T12:00:00+00:00", "0" * 40
+
+    write_history(tmp_path / "results/a_first_name", {"scan_cpu": [3_000.0]}, older)
+    write_history(tmp_path / "results/later", {"scan_cpu": [2_000.0]})
+    ages = {"a_first_name": Staleness("0" * 40, ("a.cu", "b.cu")), "later": Staleness("1" * 40)}
+    monkeypatch.setattr(stored_runs.staleness, "of_report", lambda path: ages[path.parents[1].name])
+    publish.publish(tmp_path / "results", tmp_path / "site")
+    index = " ".join(text_of(tmp_path / "site", "index.html").split())
+    assert "The newest report: NVIDIA H200, report, 2026-01-01 0000000 . 1 of 2 reports are older than what they are about" in index
+    machines = re.findall(r'<th scope="row"><a href="(\w+)/index.html">', (tmp_path / "site/index.html").read_text())
+    assert machines == ["later", "a_first_name"]
+    said = "measured at commit 0000000, 2 kernel files changed since"
+    assert index.count(said) == 2  # where its figures are quoted, and among the machines
+    assert f"Older than what it is about: {said}." in text_of(tmp_path / "site", "a_first_name/2025-12-31-0000000/report.html")
+    assert "changed since" not in text_of(tmp_path / "site", "later/2026-01-01-0000000/report.html")
 
 
 def test_what_is_hostile_is_escaped(tmp_path: Path) -> None:
