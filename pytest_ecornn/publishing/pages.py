@@ -90,7 +90,7 @@ def _newest(one: Machine) -> dict[str, str]:
     run, source = max(((run, source) for run in one.runs for source in run.sources), key=lambda found: found[1].begun)
     (started, commit), name = source.begun, Path(source.page).stem
     text = f"{one.label}, {name}, {started[:10]} {commit[:_COMMIT] or 'no commit'}"
-    return {"link": f"{_url(run.path)}/{_url(source.page)}", "text": text, "age": source.age}
+    return {"link": _source_link(run, source), "text": text, "age": source.age}
 
 
 def _labels(machines: Sequence[Machine]) -> list[str]:
@@ -135,9 +135,13 @@ def _cell(found: tuple[StoredRun, Source, Answer] | None) -> dict[str, object] |
     }
 
 
+def _source_link(run: StoredRun, source: Source) -> str:
+    return f"{_url(run.path)}/{_url(source.page)}"
+
+
 def _row_link(run: StoredRun, source: Source, answer: Answer) -> str:
     """Returns the link from the index to the fastest's details in a run's report, or to a suite's page."""
-    page = f"{_url(run.path)}/{_url(source.page)}"
+    page = _source_link(run, source)
     if source.page != REPORT_PAGE:
         return page
     state = {"search": answer.case, **({} if answer.column == "timing" else {"column": answer.column})}
@@ -148,16 +152,18 @@ def _row_link(run: StoredRun, source: Source, answer: Answer) -> str:
 
 def _listed(one: Machine) -> dict[str, object]:
     newest = one.runs[-1]
-    suites = {suite.name: (f"{_url(run.path)}/{_url(suite.name)}.html", suite.source.age) for run in one.runs for suite in run.suites}
+    first = newest.sources[0]
+    suites = {suite.name: (run, suite.source) for run in one.runs for suite in run.suites}
     return {
         "name": one.name,
         "link": f"{_url(one.name)}/{INDEX}",
         "hardware": one.label,
-        "newest": {
-            "link": f"{_url(newest.path)}/{_url(newest.sources[0].page)}", "text": _run_name(newest), "age": newest.sources[0].age
-        },
+        "newest": {"link": _source_link(newest, first), "text": _run_name(newest), "age": first.age},
         "runs": len(one.runs),
-        "suites": [{"text": name, "link": link, "age": age} for name, (link, age) in sorted(suites.items())],
+        "suites": [
+            {"text": name, "link": _source_link(run, source), "age": source.age}
+            for name, (run, source) in sorted(suites.items(), key=lambda named: named[0])
+        ],
     }
 
 

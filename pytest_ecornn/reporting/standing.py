@@ -81,7 +81,7 @@ def implementations(rows: Iterable[Row]) -> list[str]:
 
 
 def _fastest(rows: Iterable[Row]) -> str:
-    """Returns the name of the fastest that passed of one case, by replay where there is one; not of what chose another's name."""
+    """Returns the fastest that passed of a case, by replay where there is one, but for what chose another; "" without any."""
     times = [(one.time_us, row.implementation) for row in rows if not row.delegate and (one := _headline_timing(row))]
     return min(times, default=(inf, ""))[1]
 

@@ -44,9 +44,13 @@ _NOTES = (
 
 def stored_reports(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """Each report, of the first folder that has one. Raises ReportError for a file that cannot be read."""
-    paths = [[folder / f"{name}.json" for folder in folders] for name in REPORTS]
-    chosen = [next(filter(Path.exists, of_report), of_report[0]) for of_report in paths]
-    return {name: json.loads(files.read(path)) for name, path in zip(REPORTS, chosen, strict=True)}
+    return {name: json.loads(files.read(path)) for name, path in stored_paths(folders).items()}
+
+
+def stored_paths(folders: Sequence[Path]) -> dict[str, Path]:
+    """The file of each report: of the first folder that has one, or else as the first would have it."""
+    paths = {name: [folder / f"{name}.json" for folder in folders] for name in REPORTS}
+    return {name: next(filter(Path.exists, of_report), of_report[0]) for name, of_report in paths.items()}
 
 
 def draw(folders: Sequence[Path]) -> str:

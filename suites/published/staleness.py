@@ -17,10 +17,10 @@ from pytest_ecornn.results import formatting
 from pytest_ecornn.system import machine
 
 RUN = "report"  # the harness's own; the others have the names of their suites
-_SOURCES = (".py", ".cu", ".cuh", ".csv")
+_LAYERS = ("pytest_ecornn/nn/", "pytest_ecornn/autotune/")  # of what chooses at run time
+KERNEL_FOLDERS = ("implementations", *_LAYERS)
 _RUN_FILES = ("suites/test_benchmark.py", "pytest_ecornn/cases/case_sets.py")
-_LAYERS = ("pytest_ecornn/nn/", "pytest_ecornn/autotune/")  # of reports on auto, or on modules alone
-_FOLDERS = ("implementations", "suites", *_LAYERS, *_RUN_FILES)
+_SOURCES = (".py", ".cu", ".cuh", ".csv")
 _COMMIT = re.compile("[0-9a-f]{7,64}")
 
 
@@ -56,46 +56,41 @@ def of_report(path: Path, until: str = "HEAD", root: Path | None = None) -> Stal
     commit = str(fingerprint.get("commit"))
     if not root or not _COMMIT.fullmatch(commit) or (changed := _changed(root, commit, until)) is None:
         return None
-    about = tuple(_implementations(path.stem, text, report, root, bool(fingerprint.get("gpu"))))
-    of_suite = _RUN_FILES if path.stem == RUN else tuple(
-        f"suites/published/{name}" for name in (f"{path.stem}.py", f"{path.stem}_parts/", "common/")
-    )  # fmt: skip
-    return Staleness(
-        commit,
-        tuple(one for one in changed if one.startswith(about)),
-        tuple(one for one in changed if one.startswith(of_suite)),
-    )
+    kernels = tuple(_implementations(path.stem, text, report, root, bool(fingerprint.get("gpu"))))
+    suite = tuple(f"suites/published/{name}" for name in (f"{path.stem}.py", f"{path.stem}_parts/", "common/"))
+    of_suite = _RUN_FILES if path.stem == RUN else suite
+    return Staleness(commit, *(tuple(file for file in changed if file.startswith(about)) for about in (kernels, of_suite)))
 
 
 def _fingerprint(report: Any) -> dict[str, Any]:
     """Returns the machine of a run's or a suite's report; empty where it has none."""
     holder = report.get("run", report) if isinstance(report, dict) else {}
-    found = holder.get("machine") if isinstance(holder, dict) else None
-    return found if isinstance(found, dict) else {}
+    fingerprint = holder.get("machine") if isinstance(holder, dict) else None
+    return fingerprint if isinstance(fingerprint, dict) else {}
 
 
-def _changed(root: Path, commit: str, until: str) -> tuple[str, ...] | None:
-    """Returns the sources that another commit has otherwise, or has alone; moved ones do not count. None without the commits."""
-    shown = machine.git(root, "diff", "--name-status", "-M", "--diff-filter=d", commit, until, "--", *_FOLDERS)
+def _changed(root: Path, commit: str, until: str) -> list[str] | None:
+    """Returns the sources that differ at `until`, or are new. Moved ones do not count. None where a commit is not known."""
+    folders = (*KERNEL_FOLDERS, "suites", *_RUN_FILES)
+    shown = machine.git(root, "diff", "--name-status", "-M", "--diff-filter=d", commit, until, "--", *folders)
     if shown is None:
         return None
     lines = [line.split("\t") for line in shown.splitlines()]
-    return tuple(path for status, *_, path in lines if status != "R100" and path.endswith(_SOURCES))
+    return [path for status, *_, path in lines if status != "R100" and path.endswith(_SOURCES)]
 
 
 def _implementations(name: str, text: str, report: Any, root: Path, has_gpu: bool) -> Iterator[str]:
     """Yields paths of what a report is about: of a run all but what skipped every row, of a suite what it names, or all."""
     folder = root / "implementations"
-    files = [*folder.iterdir(), *folder.glob("peers/*.py")] if has_gpu else folder.iterdir()
-    of_gpu = () if has_gpu else (*folder.glob("*_gpu*"), folder / "peers")
-    paths = {path.stem: path for path in files if path.stem[0] != "_" and path not in of_gpu}
+    of_gpu = {folder / "peers", *folder.glob("*_gpu*")}
+    files = {*folder.iterdir(), *folder.glob("peers/*.py")} if has_gpu else {*folder.iterdir()} - of_gpu
+    paths = {path.stem: path for path in files if not path.stem.startswith("_")}
     if name == RUN:
         ran = {row["implementation"] for row in report["rows"] if row["status"] != "skipped"}
-        names = paths.keys() - ({row["implementation"] for row in report["rows"]} - ran)
+        names = {*paths} - ({row["implementation"] for row in report["rows"]} - ran)
     else:
-        named = paths.keys() & set(re.findall(r'"(\w+)"', text))
-        names = named or paths.keys()
+        names = {*paths} & set(re.findall(r'"(\w+)"', text)) or {*paths}
         yield from _LAYERS if "auto" in names else ()
-    shared = [folder / "_common", *([folder / "_cuda"] if has_gpu else [])]
-    for path in (*shared, *(paths[one] for one in names)):
+    shared = [folder / "_common", *[folder / "_cuda"] * has_gpu]
+    for path in (*shared, *(paths[name] for name in names)):
         yield path.relative_to(root).as_posix() + "/" * path.is_dir()

@@ -32,7 +32,8 @@ def report_files(path: Path) -> dict[str, Path]:
 
 def reports(results: Path) -> list[Path]:
     """The JSON files of the reports in RESULTS/CARD and below: each has its Markdown beside it."""
-    return sorted(path for path in results.glob("*/**/*.json") if path.with_suffix(".md").is_file() and "local" not in path.parts)
+    paths = (path for path in results.glob("*/**/*.json") if path.with_suffix(".md").is_file())
+    return sorted(path for path in paths if path.relative_to(results).parts[0] != "local")
 
 
 def plan(name: str) -> ReportPlan:

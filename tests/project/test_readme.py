@@ -11,6 +11,7 @@ import torch
 from pytest_ecornn import contract
 from pytest_ecornn.run.discovery import discover
 from pytest_ecornn.run.options import Options
+from pytest_ecornn.suites.published import staleness
 from pytest_ecornn.verification.properties import properties
 from tests.helpers.foreign import QUICK, QUIET, Foreign
 from tests.tools import readme
@@ -18,6 +19,7 @@ from tests.tools import readme
 ROOT = Path(__file__).parents[2]
 GUIDES = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))
 PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "implementations/README.md", *GUIDES]
+_AGES = re.compile(r"^Older than the kernels of (\w+)\..*?\n\n", re.M | re.S)
 RECIPE_CASE = "mingru-T3-B2-H5-float32-projected"
 
 
@@ -56,7 +58,18 @@ def foreign(tmp_path: Path) -> Foreign:
 
 @pytest.mark.parametrize("page", readme.QUOTES)
 def test_what_a_page_quotes_is_its_source(page: str) -> None:
-    assert readme.quoted(page) == text(page), "run make docs"
+    quoted, written = (_AGES.sub("", one) for one in (readme.quoted(page), text(page)))
+    assert quoted == written, "run make docs"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_figures_older_than_their_kernels_say_what_changed_until_a_commit(page: str) -> None:
+    """Kernels that change later need no new page."""
+    if not any(map(staleness.of_report, readme.PATHS.values())):
+        pytest.skip("no history has the reports' commits")
+    said = _AGES.search(text(page))
+    assert bool(said) == bool(readme.ages()), "run make docs"
+    assert not said or "\n".join(readme.ages(said[1])).strip() == said[0].strip(), "run make docs"
 
 
 def test_the_readme_is_read_in_a_minute() -> None:

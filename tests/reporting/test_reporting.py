@@ -253,6 +253,21 @@ def test_markdown_tables_have_one_number_of_columns_each(tmp_path: Path, rows: l
     assert not re.search(r"^# (h|not a heading)", outside, re.MULTILINE)
 
 
+def test_the_first_baseline_is_shown_first_then_what_is_fastest_most_often() -> None:
+    def timed(name: str, case: str, time_us: float, *, delegate: str = "") -> Row:
+        return replace(row(name, case, timing=timing(time_us, {"cudnn": 9.0} if name != "cudnn" else {})), delegate=delegate)
+
+    one, two, three = CASES[:3]
+    rows = [timed("cudnn", case, 9.0) for case in (one, two, three)]
+    rows += [timed("a_peer", case, 5.0) for case in (one, two, three)]
+    rows += [timed("scan_gpu", one, 2.0), timed("persistent_gpu", two, 3.0), timed("persistent_gpu", three, 4.0)]
+    rows += [timed("auto", case, 1.0, delegate="persistent_gpu") for case in (one, two, three)]
+    rows += [replace(timed("wrong", one, 0.5), status="failed"), row("sequential", one, timing=timing(99.0, {}))]
+    names = ["cudnn", "persistent_gpu", "scan_gpu", "a_peer", "auto", "sequential", "wrong"]
+    assert standing.implementations(rows) == names
+    assert [rows[0].implementation for rows in standing.by_case(standing.in_order(rows)).values()] == ["cudnn"] * 3
+
+
 @pytest.mark.parametrize("folder", sorted(path.parent.name for path in (ROOT / "reports").glob("*/report.json")))
 def test_a_committed_report_is_what_is_rendered(folder: str, tmp_path: Path) -> None:
     committed = ROOT / "reports" / folder

@@ -73,6 +73,13 @@ def test_commit_and_its_changes_are_seen(repository: Path) -> None:
     clean = machine.fingerprint(repository)
     (repository / "untracked").write_text("a report, say")
     assert machine.fingerprint(repository)["dirty"] is False
+    (repository / "reports").mkdir()
+    (repository / "reports/report.md").write_text("one")
+    git(repository, "add", "reports")
+    git(repository, "commit", "-m", "second")
+    clean = machine.fingerprint(repository)
+    (repository / "reports/report.md").write_text("measured anew")
+    assert machine.fingerprint(repository)["dirty"] is False
     (repository / "file").write_text("two")
     dirty = machine.fingerprint(repository)
     assert len(clean["commit"]) == 40

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -17,10 +19,12 @@ from pytest_ecornn import plugin
 from pytest_ecornn.reporting.pictures.ratio_chart import Series
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.run.options import Option, Options
-from pytest_ecornn.suites.published import front_chart
+from pytest_ecornn.suites.published import front_chart, staleness
+from pytest_ecornn.system import machine
 from tests.tools import architecture_drawing
 
 ROOT = Path(__file__).parents[2]
+PATHS = front_chart.stored_paths([ROOT / folder for folder in front_chart.FOLDERS])
 EXCERPTED = ("lstm-", "mingru-")
 _OPTION_HEAD = ["| option | default | meaning |", "| --- | --- | --- |"]
 _DEFAULT = re.compile(r" Default: (.+?)\.?$")
@@ -67,14 +71,24 @@ def excerpt() -> str:
 
 def speedups() -> str:
     """persistent_gpu beside cuDNN, a row for each set of cases."""
-    report = json.loads((ROOT / "reports/h200/persistent.json").read_text())
+    report = json.loads(PATHS["persistent"].read_text())
     (card,) = report["machine"]["gpu"]["names"]
     series = {one.label: one for one in front_chart.persistent_series(report["rows"])}
     labels = dict.fromkeys(label.rpartition(", ")[0] for label in series)
     rows = [_speedup(label, *(series[f"{label}, {column}"] for column in ("device only", "as called"))) for label in labels]
     columns = "device only | lowest case | as called | lowest case | cases"
     head = f"| `persistent_gpu` on one {card}, times as fast as cuDNN | {columns} |"
-    return "\n".join([head, "| --- | --- | --- | --- | --- | --- |", *rows])
+    return "\n".join([head, "| --- | --- | --- | --- | --- | --- |", *rows, *ages()])
+
+
+def ages(until: str = "HEAD") -> list[str]:
+    """Lines on the reports of table and chart of whose kernels files changed until a commit, the last that changed one."""
+    until = machine.git(ROOT, "log", "-1", "--format=%h", "--abbrev=7", until, "--", *staleness.KERNEL_FOLDERS) or until
+    found = {name: staleness.of_report(path, until) for name, path in PATHS.items()}
+    stale = [(name, replace(age, suite=())) for name, age in found.items() if age and age.kernels]
+    others = [f"{name}: {age.commit[:7]}, {len(age.kernels)}" for name, age in stale[1:]]
+    listed = "; ".join([*(f"{name}: {age}" for name, age in stale[:1]), *others])
+    return ["", *textwrap.wrap(f"Older than the kernels of {until}. {listed}.", 128)] if stale else []
 
 
 def _speedup(label: str, device_only: Series, as_called: Series) -> str:

@@ -136,6 +136,24 @@ def test_what_a_part_leaves_of_its_time_is_the_next_ones() -> None:
     assert list(PLAN.deadlines(0.0, 1.0, ["other", "times"])) == ["times", "other"]
 
 
+def test_a_run_that_is_killed_keeps_the_rows_of_parts_after_the_one_that_it_ran(tmp_path: Path) -> None:
+    def killed(deadline: float) -> Iterator[Outer]:
+        yield Outer("e")
+        raise KeyboardInterrupt
+
+    file = ran(tmp_path, "other", "times") / "some.json"
+    assert PLAN.lacking(file) == []
+    again = replace(PLAN, parts={"other": replace(OTHER_PART, measure=killed), "times": TIMES})
+    with pytest.raises(KeyboardInterrupt):
+        again.run(tmp_path, 10.0, ["other", "times"], file)
+    assert labels_of(tmp_path) == {"times": ["a", "b", "c"], "other": ["e"]}
+    assert PLAN.lacking(file) == ["other"]
+    assert "The part on other ended early: the run was over." in (tmp_path / "some.md").read_text()
+    command(tmp_path, "--resume", "--parts", "other")
+    assert PLAN.lacking(file) == []
+    assert "ended early" not in (tmp_path / "some.md").read_text()
+
+
 def test_a_part_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
     def failing(deadline: float) -> Iterator[Outer]:
         yield Outer("d")

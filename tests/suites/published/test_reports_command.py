@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_ecornn.cases.case_sets import case_set
+from pytest_ecornn.implementations._common.recurrent_problem import NN_CELLS
 from pytest_ecornn.results import journal
 from pytest_ecornn.suites.published import __main__ as reports
 from pytest_ecornn.suites.published import kernels, selection, staleness, stored
-from pytest_ecornn.suites.published.__main__ import Due, card_of, due, main
+from pytest_ecornn.suites.published.__main__ import DueReport, due_reports, main, model
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
 from pytest_ecornn.suites.published.selection_parts import problems
 from pytest_ecornn.suites.published.staleness import RUN, Staleness
@@ -34,15 +36,21 @@ CASE = "mingru-T20-B2-H16-float32-projected"
     ],
 )  # fmt: skip
 def test_a_card_s_folder_has_its_model_s_name(name: str, card: str) -> None:
-    assert card_of(name) == card
+    assert model(name) == card
     with pytest.raises(ValueError, match="expected a GPU's name with a model's number, got 'NVIDIA'"):
-        card_of("NVIDIA")
+        model("NVIDIA")
 
 
 def test_every_published_suite_and_only_such_is_measured_on_a_gpu() -> None:
     suites = {path.stem for path in Path(stored.__file__).parent.glob("*.py") if "--output" in path.read_text()}
     assert set(reports.REPORTS["cuda"]) == {*suites, *stored.NAMES, RUN} - {"__main__"}
     assert set(reports.REPORTS["cpu"]) < set(reports.REPORTS["cuda"])
+
+
+@pytest.mark.parametrize("name", ["seed", "smoke"])
+def test_a_report_begins_with_what_cudnn_runs(name: str) -> None:
+    has_rival = [case.cell in NN_CELLS for case in case_set(name)]
+    assert has_rival == sorted(has_rival, reverse=True)
 
 
 # What is due.
@@ -58,11 +66,11 @@ def test_missing_reports_come_first_then_stale_ones_and_last_what_goes_on(
     monkeypatch.setattr(staleness, "of_report", lambda path: ages[path.stem])
     monkeypatch.setattr(reports, "lacking", lambda name, path, device: parts.get(name, []))
     ages["deepbench"] = None
-    assert due(tmp_path, ["host_time", "scan", "sparse", "varying", "persistent"], "cuda") == [
-        Due("varying", None, [], False),  # of a commit that is not in the history
-        Due("persistent", STALER, [], False),
-        Due("sparse", STALE, [], False),
-        Due("scan", FRESH, ["peers"], True),
+    assert due_reports(tmp_path, ["host_time", "scan", "sparse", "varying", "persistent"], "cuda") == [
+        DueReport("varying", None, [], False),  # of a commit that is not in the history
+        DueReport("persistent", STALER, [], False),
+        DueReport("sparse", STALE, [], False),
+        DueReport("scan", FRESH, ["peers"], True),
     ]
 
 
@@ -93,14 +101,14 @@ def test_a_suite_without_parts_lacks_problems(tmp_path: Path) -> None:
 
 
 def test_what_goes_on_is_measured_by_its_parts() -> None:
-    def arguments(one: Due) -> list[str]:
+    def arguments(one: DueReport) -> list[str]:
         return reports.command(one, Path("reports/h200"), "cuda", 61.4)[2:]
 
     own = ["--output", "reports/h200", "--seconds", "61"]
-    assert arguments(Due("scan", STALE, [], False)) == ["pytest_ecornn.suites.published.scan", *own]
-    assert arguments(Due("scan", FRESH, ["peers"], True))[5:] == ["--resume", "--parts", "peers"]
-    assert arguments(Due("kernels", FRESH, ["all"], True))[5:] == ["--resume"]
-    assert arguments(Due(RUN, None, ["all"], True))[-3:] == ["--ecornn-report", "reports/h200", "--ecornn-resume"]
+    assert arguments(DueReport("scan", STALE, [], False)) == ["pytest_ecornn.suites.published.scan", *own]
+    assert arguments(DueReport("scan", FRESH, ["peers"], True))[5:] == ["--resume", "--parts", "peers"]
+    assert arguments(DueReport("kernels", FRESH, ["all"], True))[5:] == ["--resume"]
+    assert arguments(DueReport(RUN, None, ["all"], True))[-3:] == ["--ecornn-report", "reports/h200", "--ecornn-resume"]
 
 
 # The command.
@@ -164,7 +172,7 @@ def test_what_runs_longer_is_interrupted_then_killed(
     monkeypatch.setattr(reports, "command", lambda one, folder, device, seconds: [sys.executable, "-c", program])
     monkeypatch.setattr(reports, "_GRACE_S", 2.0)
     begun = time.monotonic()
-    assert reports.measure(Due("scan", STALE, [], False), tmp_path, "cpu", 2.0) == code
+    assert reports.measure(DueReport("scan", STALE, [], False), tmp_path, "cpu", 2.0) == code
     assert time.monotonic() - begun < 30
 
 
@@ -172,8 +180,8 @@ def test_rows_that_cannot_stand_beside_new_ones_are_measured_anew(few: Path, cap
     few.mkdir(parents=True)
     (few / journal.NAME).write_text('{"schema_version": 0}\n')
     assert command(few) == 0
-    said = capfd.readouterr().out
-    assert [line.partition(";")[0] for line in said.splitlines() if "are left" in line] == ["report: goes on", "report: missing"]
+    begun = [line for line in capfd.readouterr().out.splitlines() if line.endswith("are left")]
+    assert [line.partition(";")[0] for line in begun] == ["report: goes on", "report: missing"]
     assert (few / "report.json").exists()
 
 

@@ -21,7 +21,7 @@ from tests.helpers.requirements import needs_hopper
 PROBLEM = SelectionProblem("drawn", "lstm", 2, 8, 16, 3, 5, 2, "tf32", "training")
 BATCHED = SelectionProblem("batched", "lstm", 1, 8, 16, 64, 5, 1, "tf32", "inference")
 STEP = replace(PROBLEMS[1], hidden_size=4, input_size=4, batch=2, steps=3)
-MACHINE = {"gpu": "a GPU"}
+MACHINE = {"gpu": {"names": ["a GPU"]}, "dirty": False, "version": "1", "packages": {}, "commit": "one"}
 CPU = torch.device("cpu")
 
 
@@ -76,7 +76,7 @@ def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert row.called.choice in ("scan_cpu", "loop")
         assert row.decision_ms > 0
     assert "2 decisions were timed" in (tmp_path / "selection.md").read_text()
-    assert selection.main([*arguments, "--continue"]) == 0
+    assert selection.main([*arguments, "--resume"]) == 0
     again = selection.Report.read(tmp_path / "selection.json")
     assert [row.problem for row in again.rows] == few
 
@@ -135,14 +135,15 @@ def test_a_run_goes_on_and_measures_anew_what_did_not_run(tmp_path: Path, monkey
 
 
 @pytest.mark.usefixtures("_named_gpu")
-def test_a_report_of_another_gpu_or_version_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_of_another_gpu_commit_or_version_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Report(MACHINE).write(tmp_path)
     path = tmp_path / "kernels.json"
-    with pytest.raises(ValueError, match="expected a report of another, got one of a GPU"):
-        kernels.report_to_go_on_with(path, {"gpu": "another"})
+    for changed, said in (({"gpu": None}, r"GPU \['a GPU'\] and \[\]"), ({"commit": "two"}, "commit one and two")):
+        with pytest.raises(ValueError, match=f"rows of {path} cannot stand in this report: {said}"):
+            kernels.report_to_go_on_with(path, {**MACHINE, **changed})
     path.write_text("{}")
     with pytest.raises(SystemExit, match="2"):
-        kernels.main(["--output", str(tmp_path), "--continue"])
+        kernels.main(["--output", str(tmp_path), "--resume"])
     assert "kernels.json: expected schema version 1, got None" in capsys.readouterr().err
 
 
