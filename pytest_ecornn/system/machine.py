@@ -90,11 +90,9 @@ def check_comparable(a: dict[str, Any], b: dict[str, Any], has_gpu: bool) -> tup
 
 def gpu_summary(found: dict[str, Any]) -> str:
     """Summarises in one line the parts of a fingerprint that times on a GPU depend on most."""
-    gpu, packages = found["gpu"] or {}, found["packages"]
-    return (
-        f"{', '.join(gpu.get('names', ['no GPU']))}; driver {gpu.get('driver')}, CUDA {gpu.get('cuda')}, "
-        f"torch {packages['torch']}, CuPy {packages['cupy']}; {found['cpu']}; commit {found['commit']}"
-    )
+    gpu, packages = found["gpu"], found["packages"]
+    device = f"{', '.join(gpu['names'])}; driver {gpu.get('driver')}, CUDA {gpu.get('cuda')}" if gpu else "no GPU"
+    return f"{device}, torch {packages['torch']}, CuPy {packages['cupy']}; {found['cpu']}; commit {found['commit']}"
 
 
 def usable_cores() -> int:

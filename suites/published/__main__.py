@@ -19,21 +19,22 @@ from pathlib import Path
 import torch
 
 from pytest_ecornn.results import journal
-from pytest_ecornn.suites.published import kernels, selection, staleness, stored
+from pytest_ecornn.suites.published import staleness, stored
 from pytest_ecornn.suites.published.staleness import RUN, Staleness
 from pytest_ecornn.system import machine
 
 _SLOW = "not T16384 and not T65536 and not (T4096 and training)"  # by a loop over time
 _BENCH = ("--ecornn-bench", "--ecornn-budget", "2", "--ecornn-device")
-_SUITES = (*stored.NAMES, "kernels", "selection", "ecornn")
 # What is measured on a device, and the options of each command.
 REPORTS: dict[str, dict[str, tuple[str, ...]]] = {
-    "cuda": {RUN: (*_BENCH, "cuda", "--ecornn-cases", "seed", "-k", _SLOW, "-n", "auto"), **dict.fromkeys(_SUITES, ())},
+    "cuda": {
+        RUN: (*_BENCH, "cuda", "--ecornn-cases", "seed", "-k", _SLOW, "-n", "auto"),
+        **dict.fromkeys((*stored.NAMES, "ecornn"), ()),
+    },
     "cpu": {RUN: (*_BENCH, "cpu"), "selection": ("--device", "cpu", "--sets", "scans")},
 }
 _LEAST_S, _GRACE_S = 60.0, 20.0  # to begin another report, and to end one
 _INTERRUPTED, _REFUSED = {RUN: 2}, {RUN: 4}  # exit codes: when interrupted, and when stored rows cannot be gone on with
-_ALL = ["all"]
 
 
 @dataclass(frozen=True)
@@ -69,30 +70,18 @@ def model(gpu: str) -> str:
     return match[0].replace(" ", "").lower()
 
 
-def lacking(name: str, path: Path, device: str) -> list[str]:
-    """The parts that a suite's report lacks, or `all` where it has no parts. Raises OSError or ValueError without a report."""
-    if name in stored.NAMES:
-        return stored.plan(name).lacking(path)
-    measured = planned = 0
-    if name == "kernels":
-        measured, planned = len(kernels.Report.read(path).rows), len(kernels.selected([*kernels.SETS], kernels.PRECISIONS))
-    elif name == "selection":
-        report, sets = selection.Report.read(path), ["scans"] if device == "cpu" else selection.DEFAULT_SETS
-        measured, planned = len(report.rows), len(selection.selected(sets, report.seed, report.count))
-    return _ALL if measured < planned else []
-
-
-def due_reports(folder: Path, names: Sequence[str], device: str) -> list[DueReport]:
+def due_reports(folder: Path, names: Sequence[str]) -> list[DueReport]:
     """The reports of a card that are missing, stale or lack something, in the order in which they are measured."""
-    reports = (_due_report(folder / f"{name}.json", device) for name in names)
+    reports = (_due_report(folder / f"{name}.json") for name in names)
     return sorted(filter(None, reports), key=lambda report: report.order)
 
 
-def _due_report(path: Path, device: str) -> DueReport | None:
+def _due_report(path: Path) -> DueReport | None:
     if path.stem == RUN and (path.parent / journal.NAME).exists():
-        return DueReport(RUN, None, _ALL, True)
+        return DueReport(RUN, None, [], True)
     try:
-        age, parts = staleness.of_report(path), lacking(path.stem, path, device)
+        age = staleness.of_report(path)
+        parts = stored.plan(path.stem).lacking(path) if path.stem in stored.NAMES else []
     except (OSError, ValueError):  # none yet, or of another schema
         return DueReport(path.stem, None, [], False)
     if age is None or age.is_stale:
@@ -106,8 +95,7 @@ def command(report: DueReport, folder: Path, device: str, seconds: float) -> lis
     if report.name == RUN:
         resumed = ["--ecornn-resume"] * report.is_resumed
         return [sys.executable, "-m", "pytest", *options, "--ecornn-report", str(folder), *resumed]
-    parts = ["--parts", *report.parts] if report.parts != _ALL else []
-    resumed = ["--resume", *parts] if report.is_resumed else []
+    resumed = ["--resume", "--parts", *report.parts] if report.is_resumed else []
     module = f"pytest_ecornn.suites.published.{report.name}"
     return [sys.executable, "-m", module, "--output", str(folder), "--seconds", f"{seconds:.0f}", *options, *resumed]
 
@@ -174,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not machine.own_root():
         parser.error("expected a clone of the project, whose commit the reports record")
     folder = given.results / card(given.device)
-    return measure_all(due_reports(folder, names, given.device), folder, given.device, given.seconds)
+    return measure_all(due_reports(folder, names), folder, given.device, given.seconds)
 
 
 if __name__ == "__main__":

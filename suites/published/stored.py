@@ -13,14 +13,8 @@ if TYPE_CHECKING:
     from pytest_ecornn.suites.published.common.parted import Report, ReportPlan
 
 NAMES = (
-    "deepbench",
-    "host_time",
-    "language_model",
-    "persistent",
-    "scan",
-    "sparse",
-    "varying",
-)  # of reports that are made in parts
+    "deepbench", "host_time", "kernels", "language_model", "persistent", "scan", "selection", "sparse", "varying",
+)  # fmt: skip
 
 
 def report_files(path: Path) -> dict[str, Path]:

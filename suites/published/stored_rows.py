@@ -16,7 +16,6 @@ from pytest_ecornn.suites.published import stored
 from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.bars import Times
 from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED
-from pytest_ecornn.suites.published.selection import Report as SelectionReport
 from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
 from pytest_ecornn.suites.published.selection_parts.selection_tables import Column
 
@@ -31,9 +30,9 @@ def load(path: Path) -> list[Row]:
     Raises ReportError, in one line, for a file that holds no such report.
     """
     try:
-        if path.stem in stored.NAMES:
-            return list(_of_parts(path))
-        return list(_of_selection(path)) if is_selection(path) else []
+        if is_selection(path):
+            return list(_of_selection(path))
+        return list(_of_parts(path)) if path.stem in stored.NAMES else []
     except ReportError:
         raise
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
@@ -90,7 +89,8 @@ def _of_cells(measured: case_times.Row) -> Iterator[Row]:
 
 def _of_selection(path: Path) -> Iterator[Row]:
     """Yields torch.nn and auto, whose ratio alone has an interval, of each problem."""
-    for one in SelectionReport.read(path).rows:
+    plan = stored.plan(_SELECTION)
+    for one in plan.rows(path, plan.read(path))["problems"]:
         columns = {"timing": one.called, "replay": one.replayed}
         measured = {name: column for name, column in columns.items() if column and {_BASELINE, _AUTO} <= {*column.times_us}}
         if measured:

@@ -12,11 +12,11 @@ import json
 import time
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 import torch
 
@@ -35,7 +35,6 @@ _SAME = ("dirty", "version", "packages")  # of two machines, for rows of one to 
 _UNFINISHED = "the run was over"  # why a part ended early that is going on, or was killed
 _NEEDED = {"schema_version": int, "machine": dict, "allocator": str, "ended": dict, "rows": dict}  # of a report's JSON
 _OWN = Path()  # --resume without a file
-Read = TypeVar("Read")
 
 
 def from_json(kind: Any, value: Any) -> Any:
@@ -57,34 +56,6 @@ def from_json(kind: Any, value: Any) -> Any:
     if origin is tuple:
         return tuple(from_json(of, one) for of, one in zip(given, value, strict=True))
     return value
-
-
-def check_resumable(path: Path, then: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raises ValueError where rows of a stored report cannot stand in one of this machine, now: both are fingerprints.
-
-    Another commit may go on after one that has all files alike that the report is about.
-    """
-    pairs = [("GPU", _gpus(then), _gpus(now)), *((name, then[name], now[name]) for name in _SAME)]
-    different = [f"{name} {one} and {other}" for name, one, other in pairs if one != other]
-    if then["commit"] != now["commit"] and ((age := staleness.of_report(path)) is None or age.is_stale):
-        different.append(f"commit {then['commit']} and {now['commit']}" + (f" ({age})" if age else ""))
-    if different:
-        raise ValueError(f"rows of {path} cannot stand in this report: {'; '.join(different)}")
-
-
-def write_report(report: Any, markdown: str, folder: Path, name: str, schema_version: int) -> None:
-    """Writes FOLDER/NAME.md and FOLDER/NAME.json. report: a dataclass."""
-    files.write(folder / f"{name}.md", markdown)
-    files.write(folder / f"{name}.json", json.dumps({"schema_version": schema_version, **asdict(report)}) + "\n")
-
-
-def read_report(kind: type[Read], path: Path, schema_version: int) -> Read:
-    """Returns the report that `write_report` wrote. Raises ValueError for one of another schema version."""
-    found = json.loads(path.read_text())
-    if (version := found.pop("schema_version", None)) != schema_version:
-        raise ValueError(f"{path}: expected schema version {schema_version}, got {version}")
-    report: Read = from_json(kind, found)
-    return report
 
 
 @dataclass(frozen=True)
@@ -234,9 +205,18 @@ class ReportPlan:
         return whole
 
     def _load_previous(self, path: Path, report: Report) -> dict[str, list[Any]]:
-        """Rows of another run, by part, with what it has not reached. Raises ValueError for another version or kind of GPU."""
+        """Rows of another run, by part, with what it has not reached. Raises ValueError for another version or kind of GPU.
+
+        Another commit may go on after one that has all files alike that the report is about.
+        """
         found = self.read(path)
-        check_resumable(path, found["machine"], report.machine)
+        then, now = found["machine"], report.machine
+        pairs = [("GPU", _gpus(then), _gpus(now)), *((name, then[name], now[name]) for name in _SAME)]
+        different = [f"{name} {one} and {other}" for name, one, other in pairs if one != other]
+        if then["commit"] != now["commit"] and ((age := staleness.of_report(path)) is None or age.is_stale):
+            different.append(f"commit {then['commit']} and {now['commit']}" + (f" ({age})" if age else ""))
+        if different:
+            raise ValueError(f"rows of {path} cannot stand in this report: {'; '.join(different)}")
         report.runs = of_report(found)
         return self.rows(path, found)
 
@@ -251,6 +231,8 @@ class ReportPlan:
         """Returns a report's JSON. Raises ValueError, in one line, for a file that holds none."""
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(found["rows"], list):  # an older report of one part
+                found |= {"rows": {next(iter(self.parts)): found["rows"]}, "allocator": "system default", "ended": {}}
             mistyped = [name for name in _NEEDED if not isinstance(found[name], _NEEDED[name])]
             check_fingerprint(found["machine"])
             _headline(found["machine"], "")

@@ -17,6 +17,7 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.bars import format_ratio, geometric_mean
+from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
 from pytest_ecornn.suites.published.selection_parts.problems import (
     AUTO,
     MODES,
@@ -26,7 +27,6 @@ from pytest_ecornn.suites.published.selection_parts.problems import (
     make_module,
     precision_set,
 )
-from pytest_ecornn.system import machine
 from pytest_ecornn.system.error_line import first_line
 
 _BLOCK_US = 2500.0
@@ -71,6 +71,10 @@ class SelectionRow:
     first_call_ms: float = 0.0
     peak_over_winner: float = 0.0
     notes: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.problem}, {self.problem.mode}"
 
 
 def run_once(problem: SelectionProblem, device: torch.device) -> None:
@@ -147,28 +151,22 @@ def _column(calls: Calls, device: torch.device, confidence: float, rounds: int, 
     return Column(choice, times_us, over[others[0]], over[best], best)
 
 
-def render(report: Any) -> str:
-    """The report as Markdown."""
-    rows: list[SelectionRow] = [row for row in report.rows if row.called is not None]
-    failed = [row for row in report.rows if row.called is None]
+def render(measured: Sequence[SelectionRow]) -> str:
+    """The rows as Markdown."""
+    rows = [row for row in measured if row.called is not None]
+    late = [row for row in measured if row.refusals == {"all": NOT_REACHED}]
+    failed = [row for row in measured if row.called is None and row not in late]
     parts = [
-        "# What auto chooses on this machine",
-        escape(f"{_machine(report.machine)}; seed {report.seed}; made in {report.seconds:.0f} s."),
         summary(rows),
         "A ratio over 1 means that auto is faster. Baseline: torch.nn for LSTM, GRU and RNN, the scan for minGRU and minLSTM. "
         "The regret is auto's time over the fastest backend's, measured after the decision, apart from it. What looks slow is "
         "measured once more, by four times as many rounds. Brackets: the ratios to the baseline of a set hold at once with "
         "99 %, and so do those to the best.",
         *(_section(name, [row for row in rows if row.problem.set == name]) for name in _TITLES),
-        *(f"Not measured: {escape(f'{row.problem} {row.problem.mode}: {row.refusals}')}" for row in failed),
+        *(f"Not measured: {escape(f'{row.label}: {row.refusals}')}" for row in failed),
+        f"{len(late)} problems: {NOT_REACHED}." if late else "",
     ]
     return document(parts)
-
-
-def _machine(found: dict[str, Any]) -> str:
-    if found.get("gpu"):
-        return machine.gpu_summary(found)
-    return f"{found['cpu']}, {found['cores']} cores; torch {found['packages']['torch']}; commit {found['commit']}"
 
 
 def summary(rows: Sequence[SelectionRow]) -> str:
@@ -243,12 +241,3 @@ def _line(row: SelectionRow, way: str, backends: Iterable[str]) -> list[str]:
     cost = f"{row.decision_ms:.0f} + {row.compile_ms:.0f}" if row.decision_ms else "-"
     ratios = format_ratio(column.over_baseline), format_ratio(column.over_best)
     return [escape(row.problem), _WAYS[way], *times, column.choice, *ratios, cost]
-
-
-def in_a_line(row: SelectionRow) -> str:
-    """A row for the terminal."""
-    if row.called is None:
-        return str(row.refusals)
-    columns: list[Column] = [column for way in _WAYS if (column := getattr(row, way))]
-    parts = [f"{one.choice} {one.over_baseline.ratio:.2f} ({one.over_best.ratio:.2f} of the best)" for one in columns]
-    return f"{'; '.join(parts)}; {row.decision_ms:.0f} + {row.compile_ms:.0f} ms"

@@ -16,10 +16,12 @@ from pytest_ecornn.cases.case_sets import case_set
 from pytest_ecornn.implementations._common.recurrent_problem import NN_CELLS
 from pytest_ecornn.results import journal
 from pytest_ecornn.suites.published import __main__ as reports
-from pytest_ecornn.suites.published import kernels, selection, staleness, stored
+from pytest_ecornn.suites.published import staleness, stored
 from pytest_ecornn.suites.published.__main__ import DueReport, due_reports, main, model
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
+from pytest_ecornn.suites.published.common.parted import ReportPlan
 from pytest_ecornn.suites.published.selection_parts import problems
+from pytest_ecornn.suites.published.selection_parts.selection_tables import SelectionRow
 from pytest_ecornn.suites.published.staleness import RUN, Staleness
 
 ROOT = Path(__file__).parents[3]
@@ -60,13 +62,11 @@ def test_missing_reports_come_first_then_stale_ones_and_last_what_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ages = {"scan": FRESH, "sparse": STALE, "persistent": STALER, "host_time": FRESH, "varying": None}
-    parts = {"scan": ["peers"], "sparse": ["times"]}
     for name in ages:
         (tmp_path / f"{name}.json").write_text("{}")
     monkeypatch.setattr(staleness, "of_report", lambda path: ages[path.stem])
-    monkeypatch.setattr(reports, "lacking", lambda name, path, device: parts.get(name, []))
-    ages["deepbench"] = None
-    assert due_reports(tmp_path, ["host_time", "scan", "sparse", "varying", "persistent"], "cuda") == [
+    monkeypatch.setattr(ReportPlan, "lacking", lambda plan, path: ["peers"] if plan.name in ("scan", "sparse") else [])
+    assert due_reports(tmp_path, ["host_time", "scan", "sparse", "varying", "persistent"]) == [
         DueReport("varying", None, [], False),  # of a commit that is not in the history
         DueReport("persistent", STALER, [], False),
         DueReport("sparse", STALE, [], False),
@@ -79,7 +79,7 @@ def test_what_is_stored_lacks_the_parts_that_were_not_reached_or_not_finished(tm
 
     def lacking(**changed: Any) -> list[str]:
         (tmp_path / "scan.json").write_text(json.dumps({**report, **changed}))
-        return reports.lacking("scan", tmp_path / "scan.json", "cuda")
+        return stored.plan("scan").lacking(tmp_path / "scan.json")
 
     assert lacking() == []
     rows = report["rows"]
@@ -89,17 +89,6 @@ def test_what_is_stored_lacks_the_parts_that_were_not_reached_or_not_finished(tm
     assert lacking(ended={"peers": "RuntimeError: no"}) == []  # it would fail again
 
 
-def test_a_suite_without_parts_lacks_problems(tmp_path: Path) -> None:
-    report = selection.Report.read(ROOT / "reports/cpu/selection.json")
-    assert reports.lacking("selection", ROOT / "reports/cpu/selection.json", "cpu") == []
-    replace(report, rows=report.rows[1:]).write(tmp_path)
-    assert reports.lacking("selection", tmp_path / "selection.json", "cpu") == ["all"]
-    measured = kernels.Report.read(ROOT / "reports/h200/kernels.json")
-    assert reports.lacking("kernels", ROOT / "reports/h200/kernels.json", "cuda") == []
-    replace(measured, rows=measured.rows[1:]).write(tmp_path)
-    assert reports.lacking("kernels", tmp_path / "kernels.json", "cuda") == ["all"]
-
-
 def test_what_goes_on_is_measured_by_its_parts() -> None:
     def arguments(one: DueReport) -> list[str]:
         return reports.command(one, Path("reports/h200"), "cuda", 61.4)[2:]
@@ -107,8 +96,7 @@ def test_what_goes_on_is_measured_by_its_parts() -> None:
     own = ["--output", "reports/h200", "--seconds", "61"]
     assert arguments(DueReport("scan", STALE, [], False)) == ["pytest_ecornn.suites.published.scan", *own]
     assert arguments(DueReport("scan", FRESH, ["peers"], True))[5:] == ["--resume", "--parts", "peers"]
-    assert arguments(DueReport("kernels", FRESH, ["all"], True))[5:] == ["--resume"]
-    assert arguments(DueReport(RUN, None, ["all"], True))[-3:] == ["--ecornn-report", "reports/h200", "--ecornn-resume"]
+    assert arguments(DueReport(RUN, None, [], True))[-3:] == ["--ecornn-report", "reports/h200", "--ecornn-resume"]
 
 
 # The command.
@@ -206,7 +194,6 @@ def test_a_suite_is_measured_on_a_cpu_and_goes_on(
     )
     scans = [replace(one, steps=2) for one in problems.drawn_scans(1, 1)]
     monkeypatch.setitem(reports.REPORTS, "cpu", {"selection": ("--device", "cpu", "--sets", "scans")})
-    monkeypatch.setattr(selection, "selected", lambda *given: scans)
     command_of = reports.command
 
     def changed(*given: Any) -> list[str]:
@@ -216,12 +203,13 @@ def test_a_suite_is_measured_on_a_cpu_and_goes_on(
     monkeypatch.setattr(reports, "command", changed)
     monkeypatch.setattr(staleness, "of_report", lambda path: FRESH)
     assert command(few, "selection", "--seconds", "100") == 0
-    report = selection.Report.read(few / "selection.json")
-    assert [row.problem for row in report.rows] == scans
-    replace(report, rows=report.rows[1:]).write(few)
+    report = stored.joined("selection", [few / "selection.json"])
+    assert [row.problem for row in report.rows["problems"]] == scans
+    report.rows["problems"][0] = SelectionRow(scans[0], refusals={"all": NOT_REACHED})
+    report.write(few)
     assert command(few, "--seconds", "100") == 0
     assert "selection: goes on" in capfd.readouterr().out
-    assert {row.problem for row in selection.Report.read(few / "selection.json").rows} == set(scans)
+    assert stored.plan("selection").lacking(few / "selection.json") == []
     assert command(few) == 0
     assert "selection" not in capfd.readouterr().out
 

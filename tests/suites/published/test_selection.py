@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published import host_time, kernels, selection
+from pytest_ecornn.suites.published import host_time, kernels, selection, stored
+from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
 from pytest_ecornn.suites.published.common.parted import from_json
 from pytest_ecornn.suites.published.host_time import PROBLEMS
-from pytest_ecornn.suites.published.kernels import BASELINE, OURS, KernelRow, Report
+from pytest_ecornn.suites.published.kernels import BASELINE, OURS, KernelRow
 from pytest_ecornn.suites.published.selection_parts import problems, selection_tables
 from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
+from pytest_ecornn.suites.published.selection_parts.selection_tables import Column, SelectionRow
+from pytest_ecornn.system import machine
 from tests.helpers.requirements import needs_hopper
 
 PROBLEM = SelectionProblem("drawn", "lstm", 2, 8, 16, 3, 5, 2, "tf32", "training")
 BATCHED = SelectionProblem("batched", "lstm", 1, 8, 16, 64, 5, 1, "tf32", "inference")
 STEP = replace(PROBLEMS[1], hidden_size=4, input_size=4, batch=2, steps=3)
-MACHINE = {"gpu": {"names": ["a GPU"]}, "dirty": False, "version": "1", "packages": {}, "commit": "one"}
 CPU = torch.device("cpu")
 
 
@@ -68,33 +71,36 @@ def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(selection, "selected", lambda *given: few)
     arguments = ["--output", str(tmp_path), "--device", "cpu", "--sets", "scans", "--seconds", "30"]
     assert selection.main(arguments) == 0
-    report = selection.Report.read(tmp_path / "selection.json")
-    assert [row.problem for row in report.rows] == few
-    for row in report.rows:
+    rows = stored.joined("selection", [tmp_path / "selection.json"]).rows["problems"]
+    assert [row.problem for row in rows] == few
+    for row in rows:
         assert row.called is not None
         assert set(row.called.times_us) == {"scan_cpu", "loop", "auto"}
         assert row.called.choice in ("scan_cpu", "loop")
         assert row.decision_ms > 0
     assert "2 decisions were timed" in (tmp_path / "selection.md").read_text()
     assert selection.main([*arguments, "--resume"]) == 0
-    again = selection.Report.read(tmp_path / "selection.json")
-    assert [row.problem for row in again.rows] == few
+    assert stored.joined("selection", [tmp_path / "selection.json"]).rows["problems"] == rows
 
 
-def test_a_problem_that_fails_costs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*given: object) -> None:
-        raise RuntimeError("no\nmore")
+def test_a_problem_that_fails_costs_itself_and_what_looks_slow_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
 
-    monkeypatch.setattr(selection_tables, "measure", fail)
-    assert selection._row(PROBLEM, CPU, 0.99).refusals == {"all": "RuntimeError: no"}
+    def measure(problem: SelectionProblem, device: object, confidence: float, rounds: int = 9) -> SelectionRow:
+        asked.append(rounds)
+        if problem == BATCHED:
+            raise RuntimeError("no\nmore")
+        ratio = Ratio(0.9, 0.8, 1.0) if rounds == 9 else Ratio(1.0, 0.9, 1.1)
+        return SelectionRow(problem, Column("auto", {}, ratio, ratio, "auto"))
+
+    monkeypatch.setattr(selection_tables, "measure", measure)
+    failed, slow = selection.measure(time.monotonic() + 60, [], [BATCHED, PROBLEM], "cpu")
+    assert failed.refusals == {"all": "RuntimeError: no"}
+    assert slow.called.over_baseline.ratio == 1.0
+    assert asked == [9, 9, 36]
 
 
 # persistent_gpu alone beside cuDNN.
-
-
-@pytest.fixture
-def _named_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels.machine, "gpu_summary", lambda found: str(found["gpu"]))
 
 
 def kernel_row(ratio: float, problem: SelectionProblem = BATCHED) -> KernelRow:
@@ -102,59 +108,43 @@ def kernel_row(ratio: float, problem: SelectionProblem = BATCHED) -> KernelRow:
     return KernelRow(problem, times_us, Ratio(ratio, ratio * 0.99, ratio * 1.01), "clusters")
 
 
-@pytest.mark.usefixtures("_named_gpu")
 def test_sums_count_what_is_slower_and_what_did_not_run() -> None:
     rows = [*map(kernel_row, (0.5, 2.0, 1.0)), KernelRow(BATCHED, reason="ValueError: <too large>")]
-    text = kernels.render(Report(MACHINE, 3.0, rows))
+    text = kernels.render(rows)
     assert "| batched | tf32 | inference | 3 | 1 | 1.00 | 0.50 | 2 of 3 | 1 |" in text
     assert "inference: ValueError: &lt;too large&gt;" in text
     assert kernels.summary([KernelRow(BATCHED, reason="no")]).count("\n") == 1  # the header alone
+    assert "- 2 not reached in the time allowed" in kernels.render([KernelRow(BATCHED, reason=NOT_REACHED)] * 2)
 
 
-@pytest.mark.usefixtures("_named_gpu")
-def test_a_run_goes_on_and_measures_anew_what_did_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_report_of_rows_alone_is_gone_on_with_by_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     todo = kernels.selected(["batched"], ["tf32"])[:3]
     asked: list[SelectionProblem] = []
 
-    def measure(problem: SelectionProblem, device: object) -> KernelRow:
+    def measure(problem: SelectionProblem) -> KernelRow:
         asked.append(problem)
-        return KernelRow(problem, reason="no memory") if problem == todo[1] and len(asked) < 3 else kernel_row(2.0, problem)
+        return kernel_row(2.0, problem)
 
-    def run(some: list[SelectionProblem], seconds: float = 60.0) -> list[bool]:
-        report = kernels.report_to_go_on_with(path, MACHINE)
-        kernels.run(report, tmp_path, some, seconds)
-        return [one.over_cudnn is not None for one in Report.read(path).rows]
-
-    path = tmp_path / "kernels.json"
-    monkeypatch.setattr(kernels, "measure", measure)
-    monkeypatch.setattr(kernels, "with_index", lambda name: CPU)
-    assert run(todo[:2]) == [True, False]
-    assert run(todo[:1]) == run(todo, seconds=-1.0) == [True, False]  # what is not measured again stays
-    assert run(todo) == [True, True, True]
-    assert asked == [todo[0], todo[1], todo[1], todo[2]]
-
-
-@pytest.mark.usefixtures("_named_gpu")
-def test_a_report_of_another_gpu_commit_or_version_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Report(MACHINE).write(tmp_path)
-    path = tmp_path / "kernels.json"
-    for changed, said in (({"gpu": None}, r"GPU \['a GPU'\] and \[\]"), ({"commit": "two"}, "commit one and two")):
-        with pytest.raises(ValueError, match=f"rows of {path} cannot stand in this report: {said}"):
-            kernels.report_to_go_on_with(path, {**MACHINE, **changed})
-    path.write_text("{}")
-    with pytest.raises(SystemExit, match="2"):
-        kernels.main(["--output", str(tmp_path), "--resume"])
-    assert "kernels.json: expected schema version 1, got None" in capsys.readouterr().err
+    monkeypatch.setattr(kernels, "selected", lambda sets, precisions: todo)
+    monkeypatch.setattr(kernels, "measure_problem", measure)
+    now, path = machine.fingerprint(Path.cwd()), tmp_path / "kernels.json"
+    rows = [asdict(kernel_row(3.0, todo[0])), asdict(KernelRow(todo[1], reason="ValueError: H"))]
+    path.write_text(json.dumps({"schema_version": 1, "machine": now, "seconds": 3.0, "rows": rows}))
+    kernels.PLAN.run(tmp_path, 60.0, ["batched"], path)
+    measured = stored.joined("kernels", [path]).rows["problems"]
+    assert [row.problem for row in measured] == todo
+    assert [row.over_cudnn and row.over_cudnn.ratio for row in measured] == [3.0, None, 2.0]
+    assert asked == todo[2:]
 
 
 @needs_hopper
-def test_on_a_gpu_a_problem_has_a_ratio_or_the_reason() -> None:
-    measured = kernels.measure(BATCHED, torch.device("cuda", 0))
-    assert measured.over_cudnn is not None, measured.reason
+def test_on_a_gpu_a_problem_has_a_ratio_or_is_refused() -> None:
+    measured = kernels.measure_problem(BATCHED)
+    assert measured.over_cudnn is not None
     assert measured.over_cudnn.ratio > 0
     assert measured.forms
-    refused = kernels.measure(replace(BATCHED, hidden_size=12288), torch.device("cuda", 0))
-    assert refused.reason.startswith("ValueError: H 12288 ")
+    with pytest.raises(ValueError, match=r"^H 12288 "):
+        kernels.measure_problem(replace(BATCHED, hidden_size=12288))
 
 
 # Short steps.

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn.suites.published import staleness
-from pytest_ecornn.suites.published.common import parted
+from pytest_ecornn.suites.published import staleness, stored
+from pytest_ecornn.suites.published.common.parted import Report
 from pytest_ecornn.suites.published.staleness import Staleness
+from pytest_ecornn.system import machine
 
 ONE, OTHER = "implementations/persistent_gpu/kernels/step.cu", "implementations/scan_gpu/scan.cu"
 SHARED, CPU = "implementations/_cuda/include/mma.cuh", "implementations/scan_cpu.py"
@@ -132,14 +133,21 @@ def test_of_what_is_no_report_nothing_is_said(text: str, clone: Clone) -> None:
 
 def test_rows_go_on_at_another_commit_where_their_sources_are_alike(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staleness.machine, "own_root", lambda: clone.root)
-    path = clone.report("persistent", "persistent_gpu")
-    gpu = {"names": ["NVIDIA H200"]}
-    then = {"commit": clone.first, "gpu": gpu, "dirty": False, "version": "1", "packages": {}}
+    then = machine.fingerprint(clone.root)
+    path = clone.report("persistent")
+    whole = {"schema_version": 1, "allocator": "", "ended": {}, "rows": {}, "seconds": 1.0, "of": "scan_cpu"}
+    path.write_text(json.dumps({"machine": then, **whole}))
+
+    def gone_on_with(**changed: Any) -> None:
+        now = {**machine.fingerprint(clone.root), "dirty": False, **changed}
+        stored.plan("persistent")._load_previous(path, Report(stored.plan("persistent"), now))
+
     clone.write(OTHER, "other")
-    parted.check_resumable(path, then, {**then, "commit": clone.commit()})
-    clone.write(ONE, "other")
-    now = {**then, "commit": clone.commit()}
-    with pytest.raises(ValueError, match=f"commit {clone.first} and {now['commit']} .*1 kernel file changed since"):
-        parted.check_resumable(path, then, now)
-    with pytest.raises(ValueError, match=r"GPU \['NVIDIA H200'\] and \[\]; dirty False and True$"):
-        parted.check_resumable(path, then, {**then, "gpu": None, "dirty": True})
+    clone.commit()
+    gone_on_with()
+    with pytest.raises(ValueError, match=r"GPU \[\] and \['B'\]; dirty False and True$"):
+        gone_on_with(gpu={"names": ["B"]}, dirty=True)
+    clone.write(CPU, "other")
+    clone.commit()
+    with pytest.raises(ValueError, match=rf"commit {clone.first} and \w+ \(measured at .*1 kernel file changed since\)$"):
+        gone_on_with()

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -91,10 +90,7 @@ def tables(file: Path) -> list[str]:
 
 def written(name: str, file: Path, folder: Path) -> tuple[Any, dict[str, Any]]:
     """The report of a file, written into a folder; and what its JSON has beside rows."""
-    if name in stored.NAMES:
-        report: Any = stored.joined(name, [file])
-    else:
-        report = import_module(f"pytest_ecornn.suites.published.{name}").Report.read(file)
+    report = stored.joined(name, [file])
     report.write(folder)
     return report.rows, {**json.loads((folder / f"{name}.json").read_text()), "rows": [], "runs": []}
 
