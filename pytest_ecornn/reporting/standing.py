@@ -91,9 +91,10 @@ def _headline_timing(row: Row) -> Timing | None:
 
 
 def in_order(rows: Iterable[Row]) -> list[Row]:
+    """Rows by case, in each all baselines first, in the order of the comparisons."""
     rows = list(rows)
     by_case = {case: n for n, case in enumerate(cases(rows))}
-    by_name = {name: n for n, name in enumerate(implementations(rows))}
+    by_name = {name: n for n, name in enumerate(dict.fromkeys([*baselines(rows), *implementations(rows)]))}
     return sorted(rows, key=lambda row: (by_case[row.case], by_name[row.implementation]))
 
 
