@@ -51,8 +51,8 @@ class DueReport:
 
     @property
     def order(self) -> tuple[bool, float]:
-        """Missing ones first, then those of whose kernels most files changed; last what goes on."""
-        return self.is_resumed, -len(self.age.kernels) if self.age else -float("inf")
+        """The harness's own and missing ones first, then those of whose kernels most files changed; last what goes on."""
+        return self.is_resumed and self.name != RUN, -len(self.age.kernels) if self.age else -float("inf")
 
     def __str__(self) -> str:
         return f"{self.name}: {'goes on' if self.is_resumed else self.age or 'missing'}"

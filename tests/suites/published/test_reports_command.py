@@ -74,6 +74,12 @@ def test_missing_reports_come_first_then_stale_ones_and_last_what_goes_on(
     ]
 
 
+def test_the_harness_s_own_report_goes_on_before_others_begin(tmp_path: Path) -> None:
+    """Its rows stand beside those of no other commit."""
+    (tmp_path / journal.NAME).write_text("")
+    assert [report.name for report in due_reports(tmp_path, [RUN, "scan"])] == [RUN, "scan"]
+
+
 def test_what_is_stored_lacks_the_parts_that_were_not_reached_or_not_finished(tmp_path: Path) -> None:
     report = json.loads((ROOT / "reports/h200/scan.json").read_text())
 
