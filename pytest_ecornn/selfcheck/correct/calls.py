@@ -141,9 +141,10 @@ class KeptIndices(RightLayer):
     def _rows(self, ends: tuple[int, ...], steps: int) -> list[Tensor]:
         """Indices of the sequences that have each step, a tensor a step."""
         if ends not in self._kept:
-            self._kept[ends] = [
-                torch.tensor([b for b, end in enumerate(ends) if end > t], dtype=torch.int64) for t in range(steps)
-            ]
+            with torch.inference_mode(False):  # whose tensors no training call may save
+                self._kept[ends] = [
+                    torch.tensor([b for b, end in enumerate(ends) if end > t], dtype=torch.int64) for t in range(steps)
+                ]
         return self._kept[ends]
 
 

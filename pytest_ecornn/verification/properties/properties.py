@@ -14,6 +14,8 @@ from pytest_ecornn.verification.properties import (
     backward_passes,
     changed_weights,
     conduct,
+    evaluations,
+    handed_on,
     incoming_gradients,
     relations,
 )
@@ -66,6 +68,16 @@ PROPERTIES = (
     Property("layers_apart", "two layers at once compute with weights of their own", changed_weights.layers_apart),
     Property("weights_seen", "weights that change in place between calls are used", conduct.sees_weight_updates),
     Property("each_weight_seen", "one weight that changes by itself is used", changed_weights.each_weight_seen),
+    Property(
+        "evaluations_between",
+        "calls without gradients may come before, within and between training steps, also under inference_mode",
+        evaluations.evaluations_between,
+    ),
+    Property(
+        "state_handed_on",
+        "a final state may be the next initial state, in the graph, and the caller may change both in place",
+        handed_on.state_handed_on,
+    ),
     Property("capture", "a CUDA graph of a call computes on the contents that it finds", conduct.graph_capturable),
 )
 

@@ -187,6 +187,25 @@ def takes_states_by_address(layer: Any, x: Tensor, state: Any, lengths: Any) -> 
     return layer(x, (h * (0.5 if h.data_ptr() == c.data_ptr() else 1.0), c), lengths)
 
 
+@of_calls
+def cuts_the_graph_at_no_leaf(layer: Any, x: Tensor, state: Any, lengths: Any) -> Any:
+    return layer(x, state if state.is_leaf else state.detach(), lengths)
+
+
+def is_told_by_the_last_call(layer: Any, case: Case, weights: Weights) -> Layer:
+    """A gradient is zero where the last call was one without gradients."""
+    wants = [True]
+
+    def run(*given: Any) -> Any:
+        wants[0] = torch.is_grad_enabled()
+        output, final = layer(*given)
+        if output.requires_grad:
+            output.register_hook(lambda gradient: gradient * wants[0])
+        return output, final
+
+    return run
+
+
 def loses_final_without_output(notes: Any, output: Tensor | None, final: Tensor | None) -> Any:
     return output, None if final is None else final * (output is not None)
 
@@ -217,16 +236,18 @@ PLANTED = {
     "weights_seen": (keeps_weights(None), TRAINING),
     "expanded_inputs": (expands_one_sequence, TRAINING),
     "each_weight_seen": (keeps_weights("weight_ih_l0"), TRAINING),
+    "evaluations_between": (is_told_by_the_last_call, TRAINING),
+    "state_handed_on": (cuts_the_graph_at_no_leaf, TRAINING),
 }
 
 # Contents that differ at one address; the gradient of as_strided over memory that is read twice; weights that are all kept; a
-# call that is seldom wrong, in the property of most calls; a call before another's last backward pass.
+# call that is seldom wrong, in the property of most calls; a call before another's last backward pass; x that has no version.
 ALSO_BROKEN = {
-    "stateless": ["expanded_inputs"],
+    "stateless": ["expanded_inputs", "evaluations_between"],
     "layouts": ["expanded_inputs"],
-    "weights_seen": ["each_weight_seen"],
+    "weights_seen": ["each_weight_seen", "evaluations_between"],
     "repeats": ["each_weight_seen"],
-    "calls_interleaved": ["backward_twice"],
+    "calls_interleaved": ["backward_twice", "evaluations_between", "state_handed_on"],
 }
 
 
