@@ -17,7 +17,7 @@ _NOT_HARNESS = ("implementations", "selfcheck", "suites")
 _USE_RESULTS = (
     "agreement", "background", "backward_passes", "calls", "changed_weights", "clocks", "comparison", "conduct",
     "evaluations", "graph_calls", "graphs", "guards", "handed_on", "incoming_gradients", "measurement", "memory",
-    "relations", "replay", "subject",
+    "raised", "relations", "replay", "subject",
 )  # fmt: skip
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import cells
 from pytest_ecornn.verification import overlap
 from pytest_ecornn.verification.agreement import ResultComparator
-from pytest_ecornn.verification.calls import Call
+from pytest_ecornn.verification.calls import Call, Tensors
 from pytest_ecornn.verification.properties.graph_calls import (
     GraphCall,
     check_allclose,
@@ -72,10 +74,62 @@ def grad_untouched(subject: PropertyContext) -> str:
         GraphCall(subject.layer, call).accumulate()
         got = {f"grad {name}": leaf.grad for name, leaf in leaves.items()}
         message = check_allclose(subject, subject.whole, got)
-        return labelled(message, ".grad after backward()") or overlap.shared(_named(got))
+        return labelled(message, ".grad after backward()") or overlap.shared(_named(got)) or _added_to(subject, call, leaves)
     finally:
         for leaf in leaves.values():
             leaf.grad = None
+
+
+def _added_to(subject: PropertyContext, call: Call, leaves: dict[str, Tensor]) -> str:
+    """Each `.grad` begins as the gradient itself, in some form; then three backward passes begin with none."""
+    whole = {name: _or_zeros(subject.whole[f"grad {name}"], leaf) for name, leaf in leaves.items()}
+
+    def kept() -> Tensors:
+        return {f"grad {name}": leaf.grad for name, leaf in leaves.items()}
+
+    for said, form in variants(subject, list(_GRADS.items())):
+        for name, leaf in leaves.items():
+            leaf.grad = form(whole[name].clone())
+        before = copy_tensors(kept())
+        if message := check_allclose(subject, subject.whole, GraphCall(subject.layer, call).gradients()):
+            return labelled(message, f"autograd.grad where .grad is there, {said}")
+        if message := subject.agreement.bitwise_equal({"output": None, **before}, {"output": None, **kept()}):
+            return labelled(message, f"the .grad that was there, {said}, after autograd.grad")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of a .grad with other strides than its leaf's
+            GraphCall(subject.layer, call).accumulate()
+        wanted: Tensors = {f"grad {name}": form(one.clone()) + one for name, one in whole.items()}
+        if message := check_allclose(subject, wanted, kept()):
+            return labelled(message, f"backward() where .grad is there, {said}")
+    for leaf in leaves.values():
+        leaf.grad = None
+    for _ in range(3):
+        GraphCall(subject.layer, call).accumulate()
+    return labelled(
+        check_allclose(subject, {f"grad {name}": one + one + one for name, one in whole.items()}, kept()),
+        "backward() of three calls",
+    )
+
+
+def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if gradient is None else gradient
+
+
+def _last_dimension_first(gradient: Tensor) -> Tensor:
+    return gradient.movedim(-1, 0).contiguous().movedim(0, -1)
+
+
+def _nan_first(gradient: Tensor) -> Tensor:
+    copy = gradient.clone()
+    copy[(0,) * copy.ndim] = float("nan")
+    return copy
+
+
+_GRADS: dict[str, Callable[[Tensor], Tensor]] = {
+    "with the last dimension first in memory": _last_dimension_first,
+    "with a NaN": _nan_first,
+    "a tensor of numbers": torch.clone,
+}
 
 
 def _named(tensors: dict[str, Tensor | None]) -> list[tuple[str, Tensor]]:

@@ -15,13 +15,21 @@ from torch import Tensor, nn
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
-from pytest_ecornn.contract import Weights
+from pytest_ecornn.contract import Layer, Weights
 from pytest_ecornn.verification.agreement import ResultComparator
-from pytest_ecornn.verification.calls import Tensors
+from pytest_ecornn.verification.calls import Call, Tensors
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.outcomes import WrongCase
-from pytest_ecornn.verification.properties.graph_calls import check_allclose, labelled, needs_training, rotated, variants
-from pytest_ecornn.verification.properties.subject import PropertyContext
+from pytest_ecornn.verification.properties.graph_calls import (
+    GraphCall,
+    check_allclose,
+    labelled,
+    needs_training,
+    raised_as_wrong,
+    rotated,
+    variants,
+)
+from pytest_ecornn.verification.properties.subject import PropertyContext, copy_tensors
 from pytest_ecornn.verification.verification import ReferenceResult
 
 _BEFORE = 128  # elements of a flat buffer, before the part that becomes a weight
@@ -98,14 +106,53 @@ def layers_apart(subject: PropertyContext) -> str:
     """
     problem = replace(subject.problem, weights=contents.make_weights(subject.case, "second"))
     second = subject.built(subject.case, problem.weights)
-    results = subject.run(problem, second)
+    results = copy_tensors(subject.run(problem, second))
     wrong = _wrong(subject, problem, results)
     if wrong and not _wrong(subject, subject.problem, subject.whole):  # or it is wrong whatever else is alive
         if names := _taken_from_first(subject, problem, results):
             return f"a second layer computed with the first one's {names}: {wrong[0].message}"
         listed = "".join(f"\n  {check.message}" for check in wrong)
         raise WrongCase(f"wrong with other weights of the same kind:{listed}", subject.case)
-    return labelled(subject.repeated(subject.whole, subject.run(subject.problem)), "the first layer, after a second was called")
+    message = labelled(
+        subject.repeated(subject.whole, subject.run(subject.problem)), "the first layer, after a second was called"
+    )
+    if message or not subject.case.training:
+        return message
+    third = subject.built(subject.case, subject.problem.weights)
+    own = copy_tensors(subject.run(subject.other_problem, third))
+    return _in_flight(subject, (third, second), (subject.other_problem, problem), (own, results)) or _on_shared_weights(
+        subject, third
+    )
+
+
+def _in_flight(
+    subject: PropertyContext, layers: tuple[Layer, Layer], problems: tuple[Problem, Problem], wanted: tuple[Tensors, Tensors]
+) -> str:
+    """Two calls of each of two layers, called as often before, then their backward passes in the same order."""
+    made = [(k, GraphCall(layer, Call(problems[k]))) for _ in range(2) for k, layer in enumerate(layers)]
+    for number, (k, call) in enumerate(made, 1):
+        agreement = ResultComparator(problems[k], subject.declared)
+        if message := check_allclose(subject, wanted[k], call.detached() | call.gradients(), agreement):
+            return labelled(message, f"call {number} of two layers that are called in turns before any backward pass")
+    return ""
+
+
+def _on_shared_weights(subject: PropertyContext, other: Layer) -> str:
+    """One backward pass over calls of two layers that were built on the same weights."""
+    made = [GraphCall(layer, Call(subject.problem)) for layer in (subject.layer, other)]
+    weights = {f"grad {name}": weight for name, weight in subject.problem.weights.items()}
+    if not weights:  # of a cell without recurrent weights, on pre-activations
+        return ""
+    with raised_as_wrong(subject.case.device):
+        found = torch.autograd.grad(
+            [result for call in made for result in call.results.values()],
+            [*weights.values()],
+            subject.problem.output_gradients * 2,
+            allow_unused=True,
+        )
+    wanted = {name: None if (one := subject.whole[name]) is None else 2 * one for name in weights}
+    message = check_allclose(subject, wanted, dict(zip(weights, found, strict=True)))
+    return labelled(message, "one backward pass over two layers that share all weights")
 
 
 def _taken_from_first(subject: PropertyContext, problem: Problem, results: Tensors) -> str:

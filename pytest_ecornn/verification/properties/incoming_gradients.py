@@ -24,10 +24,11 @@ from pytest_ecornn.verification.properties.subject import PropertyContext
 Given = tuple[Tensor | None, ...]
 _BEFORE = 64
 _SCALE = 2.0**16  # a GradScaler's first
+_FAINT, _SHOWN = 2.0**-80, 2.0**-50  # beside the others, and the least that is compared
 
 
 def unused_results(subject: PropertyContext) -> str:
-    """One result alone has an incoming gradient, against others that have one of zeros."""
+    """One result alone has an incoming gradient, against others that have one of zeros; then one step alone."""
     needs_training(subject)
     weights, names = subject.problem.output_gradients, list(GraphCall(subject.layer, Call(subject.problem)).results)
     for used in variants(subject, range(len(weights))):
@@ -41,7 +42,22 @@ def unused_results(subject: PropertyContext) -> str:
         )
         if message:
             return labelled(message, f"only {names[used]} used")
-    return ""
+    return _one_step_used(subject)
+
+
+def _one_step_used(subject: PropertyContext) -> str:
+    """The output at a step that every sequence has, against gradients elsewhere that no rounding shows."""
+    lengths, case = subject.problem.lengths, subject.case
+    at, time = case.seed % (case.steps if lengths is None else max(1, int(lengths.min()))), 1 if case.batch_first else 0
+    first, *others = subject.problem.output_gradients
+    step, faint = torch.zeros_like(first), first * _FAINT
+    for alone in (step, faint):
+        alone.select(time, at).copy_(first.select(time, at))
+    problem = replace(subject.problem, output_gradients=(faint, *(weight * _FAINT for weight in others)))
+    both = (_gradients(subject, problem, given) for given in (problem.output_gradients, (step, *(None for _ in others))))
+    wanted, got = ({name: None if t is None else t.where(t.abs() > _SHOWN, 0.0) for name, t in one.items()} for one in both)
+    message = check_allclose(subject, wanted, got, ResultComparator(problem, subject.declared))
+    return labelled(message, f"only the output of step {at} used")
 
 
 def incoming_layouts(subject: PropertyContext) -> str:

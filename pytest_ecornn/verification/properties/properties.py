@@ -17,6 +17,7 @@ from pytest_ecornn.verification.properties import (
     evaluations,
     handed_on,
     incoming_gradients,
+    raised,
     relations,
 )
 from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
@@ -58,14 +59,22 @@ PROPERTIES = (
     Property(
         "backward_twice", "later backward passes over a retained graph take their own gradients", backward_passes.backward_twice
     ),
-    Property("grad_untouched", "`.grad` is left to backward(), and no two share memory", backward_passes.grad_untouched),
+    Property(
+        "grad_untouched",
+        "`.grad` is left to backward(), which adds to what is there, and no two share memory",
+        backward_passes.grad_untouched,
+    ),
     Property("layouts", "x, states and lengths of any memory layout give the same result", relations.layouts),
     Property("causal", "no step depends on those that come after it", relations.causal),
     Property("split", "two parts, the second from the first's final state, equal the whole", relations.split_in_time),
     Property("batch_order", "sequences in another order give the same results in that order", relations.batch_permutation),
     Property("expanded_inputs", "one state or sequence may stand for all by strides of 0", relations.expanded_inputs),
     Property("same_state", "one tensor may be every initial state", relations.same_state),
-    Property("layers_apart", "two layers at once compute with weights of their own", changed_weights.layers_apart),
+    Property(
+        "layers_apart",
+        "two layers at once, and their backward passes, compute with weights of their own",
+        changed_weights.layers_apart,
+    ),
     Property("weights_seen", "weights that change in place between calls are used", conduct.sees_weight_updates),
     Property("each_weight_seen", "one weight that changes by itself is used", changed_weights.each_weight_seen),
     Property(
@@ -78,6 +87,7 @@ PROPERTIES = (
         "a final state may be the next initial state, in the graph, and the caller may change both in place",
         handed_on.state_handed_on,
     ),
+    Property("call_raises", "a call that raises leaves the layer as it was", raised.call_raises),
     Property("capture", "a CUDA graph of a call computes on the contents that it finds", conduct.graph_capturable),
 )
 

@@ -206,6 +206,20 @@ def is_told_by_the_last_call(layer: Any, case: Case, weights: Weights) -> Layer:
     return run
 
 
+def counts_calls_that_end(layer: Any, case: Case, weights: Weights) -> Layer:
+    """A call within a call that has not ended is scaled."""
+    open_calls: list[int] = []
+
+    def run(*given: Any) -> Any:
+        open_calls.append(1)
+        output, final = layer(*given)
+        output = output * 0.5 ** (len(open_calls) - 1)
+        open_calls.pop()
+        return output, final
+
+    return run
+
+
 def loses_final_without_output(notes: Any, output: Tensor | None, final: Tensor | None) -> Any:
     return output, None if final is None else final * (output is not None)
 
@@ -237,17 +251,20 @@ PLANTED = {
     "expanded_inputs": (expands_one_sequence, TRAINING),
     "each_weight_seen": (keeps_weights("weight_ih_l0"), TRAINING),
     "evaluations_between": (is_told_by_the_last_call, TRAINING),
+    "call_raises": (counts_calls_that_end, TRAINING),
     "state_handed_on": (cuts_the_graph_at_no_leaf, TRAINING),
 }
 
 # Contents that differ at one address; the gradient of as_strided over memory that is read twice; weights that are all kept; a
-# call that is seldom wrong, in the property of most calls; a call before another's last backward pass; x that has no version.
+# call that is seldom wrong, in the property of most calls; a call before another's last backward pass; x that has no version;
+# settings around a call that raises.
 ALSO_BROKEN = {
     "stateless": ["expanded_inputs", "evaluations_between"],
     "layouts": ["expanded_inputs"],
     "weights_seen": ["each_weight_seen", "evaluations_between"],
     "repeats": ["each_weight_seen"],
-    "calls_interleaved": ["backward_twice", "evaluations_between", "state_handed_on"],
+    "calls_interleaved": ["backward_twice", "layers_apart", "evaluations_between", "state_handed_on"],
+    "globals_unchanged": ["call_raises"],
 }
 
 
