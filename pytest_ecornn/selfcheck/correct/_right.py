@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import partial
@@ -46,18 +47,22 @@ class Right(Implementation):
 
 
 class RightLayer(Right):
-    """One layer in one direction is the subclass's. resets: of the call, [T, B]."""
-
-    resets: Tensor | None
+    """One layer in one direction is the subclass's."""
 
     def build(self, case: Case, weights: Weights) -> Layer:
-        self.case, self.cell = case, cells.get(case.cell)
+        self.case, self.cell, self._call = case, cells.get(case.cell), threading.local()
 
         def layer(x: Tensor, state: State, lengths: Tensor | None, resets: Tensor | None = None) -> tuple[Tensor, State]:
-            self.resets = resets.T if resets is not None and case.batch_first else resets
+            self._call.resets = resets.T if resets is not None and case.batch_first else resets
             return run_layers(case, x, state, partial(self._layer, weights, lengths))
 
         return layer
+
+    @property
+    def resets(self) -> Tensor | None:
+        """[T, B], of this thread's call."""
+        resets: Tensor | None = self._call.resets
+        return resets
 
     def compute(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype of the computation where x is of `dtype`."""

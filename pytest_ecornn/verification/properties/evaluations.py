@@ -12,8 +12,14 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Layer, Weights
 from pytest_ecornn.verification.agreement import ResultComparator
-from pytest_ecornn.verification.calls import Call, Tensors, WrongResult
-from pytest_ecornn.verification.properties.graph_calls import GraphCall, check_allclose, labelled, raised_as_wrong
+from pytest_ecornn.verification.calls import Call, Tensors
+from pytest_ecornn.verification.properties.graph_calls import (
+    GraphCall,
+    check_allclose,
+    labelled,
+    raised_as_wrong,
+    wrong_labelled,
+)
 from pytest_ecornn.verification.properties.subject import PropertyContext
 
 Mode = Callable[[], AbstractContextManager[object]]
@@ -23,10 +29,8 @@ _MODES: dict[str, Mode] = {"torch.inference_mode()": torch.inference_mode, "torc
 def evaluations_between(subject: PropertyContext) -> str:
     """Layers of their own, first called without gradients; each such call is given tensors that were made in its mode."""
     for said, mode in _MODES.items():
-        try:
+        with wrong_labelled(f"with calls under {said}"):
             message = (_around_training if subject.case.training else _alone)(subject, mode)
-        except WrongResult as wrong:
-            message = str(wrong)
         if message:
             return labelled(message, f"with calls under {said}")
     return ""

@@ -106,6 +106,15 @@ def raised_as_wrong(device: str) -> Iterator[None]:
         raise WrongResult(f"expected a result, got {type(error).__name__}: {text}") from error
 
 
+@contextmanager
+def wrong_labelled(label: str) -> Iterator[None]:
+    """Within it a WrongResult says by a label what was done."""
+    try:
+        yield
+    except WrongResult as wrong:
+        raise WrongResult(labelled(str(wrong), label)) from wrong
+
+
 def check_allclose(subject: PropertyContext, wanted: Tensors, got: Tensors, agreement: Any = None) -> str:
     """Describes what differs by more than rounding. -0.0 equals 0.0, and a gradient of None equals zeros."""
     names = [name for name in got if name in wanted]

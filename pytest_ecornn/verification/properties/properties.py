@@ -12,6 +12,7 @@ from pytest_ecornn.verification.calls import WrongResult
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard
 from pytest_ecornn.verification.properties import (
     backward_passes,
+    calls_at_once,
     changed_weights,
     conduct,
     evaluations,
@@ -88,6 +89,7 @@ PROPERTIES = (
         handed_on.state_handed_on,
     ),
     Property("call_raises", "a call that raises leaves the layer as it was", raised.call_raises),
+    Property("calls_at_once", "two threads may call a layer, or two layers, at the same time", calls_at_once.calls_at_once),
     Property("capture", "a CUDA graph of a call computes on the contents that it finds", conduct.graph_capturable),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn, cast
+from typing import NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -13,54 +13,29 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from pytest_ecornn.contract import Layer
 from pytest_ecornn.system import faults
-from pytest_ecornn.system.dispatch import DispatchMode
-from pytest_ecornn.verification.calls import Call, MutationGuard, WrongResult
+from pytest_ecornn.verification.calls import Call, MutationGuard
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard
-from pytest_ecornn.verification.properties.graph_calls import labelled, raised_as_wrong, variants
+from pytest_ecornn.verification.properties.graph_calls import labelled, raised_as_wrong, variants, wrong_labelled
+from pytest_ecornn.verification.properties.operators import AtOperator, spread_places
 from pytest_ecornn.verification.properties.subject import PropertyContext, changed
 
-_PLACES = 4  # of a call in which memory runs out
 Way = Callable[[PropertyContext, Layer, Call], object]
-
-
-class OutOfMemory(DispatchMode):
-    """Within it, operator number `at` raises torch.OutOfMemoryError in place of running. count: of the operators that came."""
-
-    sees_inside_ops = True
-
-    def __init__(self, at: int = -1) -> None:
-        super().__init__()
-        self._at, self.count = at, 0
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """True: what torch.compile made runs as it was compiled."""
-        return True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
-        if self.count - 1 == self._at:
-            raise torch.OutOfMemoryError("raised by pytest-ecornn in place of an operator")
-        return func(*args, **(kwargs or {}))
 
 
 def call_raises(subject: PropertyContext) -> str:
     """Memory runs out in the first call of new layers; the layer that is there raises for other reasons. Right calls follow."""
-    counted = OutOfMemory()
-    with counted:
-        subject.run(subject.problem)
-    step = max(1, counted.count // _PLACES)
-    for at in variants(subject, range(subject.case.seed % step, max(1, counted.count), step)):
-        layer = subject.built(subject.case, subject.problem.weights)
-        if message := _after(subject, layer, partial(_without_memory, at)):
-            return labelled(message, f"once the first call ran out of memory at operator {at + 1} of {counted.count}")
+    places, count = spread_places(subject, lambda: subject.run(subject.problem))
+    for at in variants(subject, places):
+        layer, label = subject.built(subject.case, subject.problem.weights), f"operator {at + 1} of {count}"
+        if message := _after(subject, layer, partial(_without_memory, at), f"once the first call ran out of memory at {label}"):
+            return message
     for label, way in variants(subject, list((_WAYS | (_TRAINING_WAYS if subject.case.training else {})).items())):
-        if message := _after(subject, subject.layer, way):
-            return labelled(message, f"once a call {label}")
+        if message := _after(subject, subject.layer, way, f"once a call {label}"):
+            return message
     return ""
 
 
-def _after(subject: PropertyContext, layer: Layer, way: Way) -> str:
+def _after(subject: PropertyContext, layer: Layer, way: Way, label: str) -> str:
     """Describes what a call that raises has changed: its arguments, a setting, or the result of the next call."""
     call = Call(subject.problem)
     guard = MutationGuard(call)
@@ -70,19 +45,19 @@ def _after(subject: PropertyContext, layer: Layer, way: Way) -> str:
         except Exception:
             if faults.sticky_cuda_error(subject.case.device):
                 raise
-    if message := changed(guard) or next(iter(kept.changes), ""):
-        return message
-    try:
-        with raised_as_wrong(subject.case.device):
-            message = subject.agreement.allclose(subject.whole, subject.run(subject.problem, layer))
-    except WrongResult as wrong:
-        message = str(wrong)
-    return labelled(message, "the next call")
+    with wrong_labelled(f"{label}, the next call"), raised_as_wrong(subject.case.device):
+        got = subject.run(subject.problem, layer)
+    message = changed(guard) or next(iter(kept.changes), "") or subject.agreement.allclose(subject.whole, got)
+    return labelled(message, label)
 
 
 def _without_memory(at: int, subject: PropertyContext, layer: Layer, call: Call) -> None:
-    with OutOfMemory(at):
+    with AtOperator(at, _run_out_of_memory):
         subject.run_call(call, layer)
+
+
+def _run_out_of_memory() -> NoReturn:
+    raise torch.OutOfMemoryError("raised by pytest-ecornn in place of an operator")
 
 
 def _raise(tensor: Tensor) -> NoReturn:
