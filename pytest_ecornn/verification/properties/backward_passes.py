@@ -19,6 +19,7 @@ from pytest_ecornn.verification.properties.graph_calls import (
     check_allclose,
     labelled,
     needs_training,
+    or_zeros,
     rotated,
     variants,
 )
@@ -82,7 +83,7 @@ def grad_untouched(subject: PropertyContext) -> str:
 
 def _added_to(subject: PropertyContext, call: Call, leaves: dict[str, Tensor]) -> str:
     """Each `.grad` begins as the gradient itself, in some form; then three backward passes begin with none."""
-    whole = {name: _or_zeros(subject.whole[f"grad {name}"], leaf) for name, leaf in leaves.items()}
+    whole = {name: or_zeros(subject.whole[f"grad {name}"], leaf) for name, leaf in leaves.items()}
 
     def kept() -> Tensors:
         return {f"grad {name}": leaf.grad for name, leaf in leaves.items()}
@@ -109,10 +110,6 @@ def _added_to(subject: PropertyContext, call: Call, leaves: dict[str, Tensor]) -
         check_allclose(subject, {f"grad {name}": one + one + one for name, one in whole.items()}, kept()),
         "backward() of three calls",
     )
-
-
-def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
-    return torch.zeros_like(like) if gradient is None else gradient
 
 
 def _last_dimension_first(gradient: Tensor) -> Tensor:

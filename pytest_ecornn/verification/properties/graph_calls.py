@@ -131,5 +131,10 @@ def _plain(tensor: Tensor | None, like: Tensor | None) -> Tensor | None:
     return tensor + 0.0
 
 
+def or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
+    """The gradient; zeros like its leaf where autograd has none."""
+    return torch.zeros_like(like) if gradient is None else gradient
+
+
 def labelled(message: str, label: str) -> str:
     return message and f"{label}: {message}"

@@ -15,6 +15,7 @@ from pytest_ecornn.verification.properties.graph_calls import (
     GraphCall,
     check_allclose,
     labelled,
+    or_zeros,
     raised_as_wrong,
 )
 from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext, copy_tensors
@@ -62,7 +63,7 @@ def _in_one_graph(subject: PropertyContext) -> str:
     del taken
     own = replace(subject.other_problem, state=tuple(final.detach().clone() for final in finals))
     of_later = GraphCall(layer, Call(own)).gradients()
-    back = [_or_zeros(of_later[f"grad {name}"], leaf) for name, leaf in zip(_names(subject, "initial"), leaves, strict=True)]
+    back = [or_zeros(of_later[f"grad {name}"], leaf) for name, leaf in zip(_names(subject, "initial"), leaves, strict=True)]
     whole = replace(subject.problem, output_gradients=(weights[0], *back))
     wanted = GraphCall(layer, Call(whole)).gradients()
     got: Tensors = dict(zip(["grad x", *(f"grad {name}" for name in _names(subject, "initial"))], gradients, strict=False))
@@ -78,10 +79,6 @@ def _made(subject: PropertyContext, call: Call, states: tuple[Tensor, ...]) -> G
     made = GraphCall(subject.layer, call)
     call.state = None
     return made
-
-
-def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
-    return torch.zeros_like(like) if gradient is None else gradient
 
 
 def _halved_after(subject: PropertyContext) -> str:
