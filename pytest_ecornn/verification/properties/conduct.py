@@ -130,14 +130,13 @@ def results_not_aliased(subject: PropertyContext) -> str:
 
 
 def remembers_calls(subject: PropertyContext) -> str:
-    """Two new layers are called alike: where both differ from their first call at the same one, calls affect later ones."""
+    """Two new layers are called alike: where all calls of both agree, but not with the first one, calls affect later ones."""
     layers = [subject.built(subject.case, subject.problem.weights) for _ in range(2)]
-    first, *others = ([copy_tensors(subject.run(subject.problem, layer)) for _ in range(_ALIKE)] for layer in layers)
-    for number, results in enumerate(zip(first, *others, strict=True), 1):
-        message = subject.repeated(first[0], results[0])
-        if subject.agreement.bitwise_equal(*results):
-            return ""
-        if message:
+    one, other = ([copy_tensors(subject.run(subject.problem, layer)) for _ in range(_ALIKE)] for layer in layers)
+    if any(subject.agreement.bitwise_equal(*results) for results in zip(one, other, strict=True)):
+        return ""
+    for number, results in enumerate(one, 1):
+        if message := subject.repeated(one[0], results):
             return f"call {number} of the same, of each of two layers: {message}"
     return ""
 
