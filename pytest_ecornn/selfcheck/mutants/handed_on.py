@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any
 
@@ -43,16 +44,16 @@ class FinalKnownByAddress(AroundLoop):
 class FinalSavedByReference(Recomputed):
     """Backward reads the final state where it was returned: a caller who clears it in place changes the gradients."""
 
-    _slot: list[Tensors]
+    _of_thread = threading.local()
 
     def save(self, ctx: Any, tensors: Tensors) -> None:
         super().save(ctx, tensors)
-        ctx.final = self._slot = []
+        ctx.final = self._of_thread.slot = []
 
     def run(self, tensors: Tensors, lengths: Tensor | None) -> Tensors:
         results = super().run(tensors, lengths)
-        if not self._slot:  # forward's, not what backward computes again
-            self._slot.append((results[1].detach(), results[1].detach().clone()))
+        if (slot := getattr(self._of_thread, "slot", None)) == []:  # forward's, not what backward computes again
+            slot.append((results[1].detach(), results[1].detach().clone()))
         return results
 
     def incoming(self, ctx: Any, gradients: Gradients) -> Gradients:
