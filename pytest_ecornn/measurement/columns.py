@@ -104,11 +104,11 @@ class TimingColumn:
 
     def against(self) -> list[BaselineRatio]:
         """The ratios so far, with what the machine's load is known to have cost."""
-        found = self._watch.disturbance()
-        return [self._compared(arm, found) for arm in self._arms[1:]]
+        disturbance = self._watch.disturbance()
+        return [self._compared(arm, disturbance) for arm in self._arms[1:]]
 
-    def _compared(self, baseline: Timeable, found: Disturbance | None) -> BaselineRatio:
-        blocks, others = (self._watch.bounds(arm, found) for arm in (self._arms[0], baseline))
+    def _compared(self, baseline: Timeable, disturbance: Disturbance | None) -> BaselineRatio:
+        blocks, others = (self._watch.bounds(arm, disturbance) for arm in (self._arms[0], baseline))
         ratio, waits = blocks.ratio_to(others, self._confidence), self._watch.waits(baseline)
         against = BaselineRatio(
             baseline.candidate.name, others.interval()[0], ratio.ratio, ratio.low, ratio.high, "unclear",

@@ -214,11 +214,11 @@ class _Recurrent(nn.RNNBase):
         self._check(x, hx)
         cast, lengths = autocast_of(x.device), None if lengths is None else lengths.to(x.device, non_blocking=True)
         x, first, how = cast(x), [cast(state) for state in cells.unpack_state(hx)], self._options(x.dtype)
-        own = dict(zip(self._flat_weights_names, self._flat_weights, strict=True))
-        found = [own.get(name) for name in _names(self.num_layers, self.bidirectional)]
+        by_name = dict(zip(self._flat_weights_names, self._flat_weights, strict=True))
+        parameters = [by_name.get(name) for name in _names(self.num_layers, self.bidirectional)]
         layers = self.num_layers if self.dropout > 0 and self.training else 1
-        size = len(found) // layers  # each layer's gradients are ready before the next one's are computed
-        of_layers = [cast_parameters(found[at : at + size], x.device) for at in range(0, len(found), size)]
+        size = len(parameters) // layers  # each layer's gradients are ready before the next one's are computed
+        of_layers = [cast_parameters(parameters[at : at + size], x.device) for at in range(0, len(parameters), size)]
         calls = [partial(run, weights=weights, lengths=lengths, how=how) for weights in of_layers]
         output, *final = run_layers(calls, x, first, self.dropout)
         return output, tuple(final) if len(final) > 1 else final[0]

@@ -48,8 +48,8 @@ class Source:
     @cached_property
     def age(self) -> str:
         """What changed since it was measured; empty where nothing has, or git does not tell."""
-        found = staleness.of_report(self.path)
-        return str(found) if found and found.is_stale else ""
+        age = staleness.of_report(self.path)
+        return str(age) if age and age.is_stale else ""
 
 
 @dataclass(frozen=True)

@@ -92,11 +92,12 @@ def _skipping(session: RunSession, rows: Sequence[Row]) -> list[str]:
 
 
 def _advice(session: RunSession, name: str, rows: Sequence[Row]) -> str:
-    found = session.found[name]
+    implementation = session.found[name]
     kinds = {row.kind for row in rows}
     if any(not item.refusal for item in session.items() if item.found.name == name and item.kind in kinds):
         return _reason(rows)
-    if not (case := session.support.accepted(found)):
+    if not (case := session.support.accepted(implementation)):
         return f"no case was found that it runs here: {_reason(rows)}"
     is_timed = rows[0].kind == "benchmark"
-    return f"it runs {case}: {rerun_command(name, [case], session.locator_options(found, is_timed), is_timed=is_timed)}"
+    options = session.locator_options(implementation, is_timed)
+    return f"it runs {case}: {rerun_command(name, [case], options, is_timed=is_timed)}"

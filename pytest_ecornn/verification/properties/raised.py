@@ -19,7 +19,7 @@ from pytest_ecornn.verification.properties.graph_calls import labelled, raised_a
 from pytest_ecornn.verification.properties.operators import AtOperator, spread_places
 from pytest_ecornn.verification.properties.subject import PropertyContext, changed
 
-Way = Callable[[PropertyContext, Layer, Call], object]
+RaisingCall = Callable[[PropertyContext, Layer, Call], object]
 
 
 def call_raises(subject: PropertyContext) -> str:
@@ -29,19 +29,20 @@ def call_raises(subject: PropertyContext) -> str:
         layer, label = subject.built(subject.case, subject.problem.weights), f"operator {at + 1} of {count}"
         if message := _after(subject, layer, partial(_without_memory, at), f"once the first call ran out of memory at {label}"):
             return message
-    for label, way in variants(subject, list((_WAYS | (_TRAINING_WAYS if subject.case.training else {})).items())):
-        if message := _after(subject, subject.layer, way, f"once a call {label}"):
+    raising_calls = _RAISING_CALLS | (_RAISING_IN_TRAINING if subject.case.training else {})
+    for label, raising_call in variants(subject, list(raising_calls.items())):
+        if message := _after(subject, subject.layer, raising_call, f"once a call {label}"):
             return message
     return ""
 
 
-def _after(subject: PropertyContext, layer: Layer, way: Way, label: str) -> str:
+def _after(subject: PropertyContext, layer: Layer, raising_call: RaisingCall, label: str) -> str:
     """Describes what a call that raises has changed: its arguments, a setting, or the result of the next call."""
     call = Call(subject.problem)
     guard = MutationGuard(call)
     with GlobalStateGuard() as kept:
         try:
-            way(subject, layer, call)
+            raising_call(subject, layer, call)
         except Exception:
             if faults.sticky_cuda_error(subject.case.device):
                 raise
@@ -89,11 +90,11 @@ def _lengths_of_no_type(subject: PropertyContext, layer: Layer, call: Call) -> N
     subject.run_call(call, layer)
 
 
-_WAYS: dict[str, Way] = {
+_RAISING_CALLS: dict[str, RaisingCall] = {
     "was given an object() as initial state": _state_of_no_type,
     "was given an object() as lengths": _lengths_of_no_type,
 }
-_TRAINING_WAYS: dict[str, Way] = {
+_RAISING_IN_TRAINING: dict[str, RaisingCall] = {
     "raised in a hook of x's gradient": _hook_of_x,
     "raised where a tensor is saved, in a hook": _hook_of_saving,
     "raised where a saved tensor is read, in a hook": _hook_of_reading,
