@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import gc
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import lru_cache, partial
 from itertools import count
 from math import ceil
 from typing import Any, Protocol
@@ -170,12 +171,16 @@ def measure(
                 return
 
 
-@cache
 def freeze_living() -> None:
-    """Once a process: searches for garbage skip from now on what lives, modules above all.
+    """Searches for garbage skip what lives from now on: done anew where modules were imported since, which are most of it.
 
     To be called before a layer is built, whose objects are to be collected when it is gone.
     """
+    _freeze(len(sys.modules))
+
+
+@lru_cache(maxsize=1)
+def _freeze(modules: int) -> None:
     gc.collect()
     gc.freeze()
 

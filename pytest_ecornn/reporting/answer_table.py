@@ -21,8 +21,8 @@ STYLES = {
     "unproven baseline": "yellow", "failed": "bold red", "unproven": "bold yellow", "skipped": "dim", "not timed": "dim",
 }  # fmt: skip
 _STANDINGS = (
-    "with a fastest implementation", "undecided", "with one implementation alone", "without a proven time",
-    "refused by every implementation",
+    "with a fastest implementation", "with several ahead of the baseline", "undecided", "with one implementation alone",
+    "without a proven time", "refused by every implementation",
 )  # fmt: skip
 MIN_FULL_WIDTH = 110  # of a terminal
 _MAX_NARROW_NAME = 22
@@ -103,6 +103,8 @@ def _standing(answer: Answer) -> str:
         return "refused by every implementation" if answer.verdict == "skipped" else "without a proven time"
     if answer.is_certain:
         return "with a fastest implementation"
+    if answer.verdict == "faster":
+        return "with several ahead of the baseline"
     return "with one implementation alone" if answer.verdict == "alone" else "undecided"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import ceil
@@ -14,6 +15,7 @@ from pytest_ecornn.results.statistics import EQUIVALENCE_MARGINS
 
 MOST_TIMES = 20.0  # the budget; what takes longer is not worth it
 _MAX_NAMED = 6
+_BUDGET = re.compile(r" --ecornn-budget[ =]\S+")
 
 
 def lines(rows: Iterable[Row], unproven: Collection[standing.Key], settings: Mapping[str, Any], command: str) -> Iterator[str]:
@@ -29,7 +31,7 @@ def lines(rows: Iterable[Row], unproven: Collection[standing.Key], settings: Map
     if times and budget and command:
         named = sorted(times, key=lambda label: times[label])[:_MAX_NAMED]
         seconds = ceil(budget * max(1.5, *(times[label] for label in named)))
-        again = f"{command} --ecornn-budget {seconds} -k {shlex.quote(' or '.join(named))}"
+        again = f"{_BUDGET.sub('', command)} --ecornn-budget {seconds} -k {shlex.quote(' or '.join(named))}"
         rest = f" (and {len(times) - len(named)} others)" if len(times) > len(named) else ""
         yield f"more budget would decide {formatting.count(len(named), 'row')}{rest}: {formatting.printable(again)}"
 

@@ -1,4 +1,4 @@
-"""What a run leaves undecided, and why: unclear verdicts and cases without a certain fastest, by their cause."""
+"""What a run leaves undecided, and why: unclear verdicts, and cases whose baseline nobody beats for certain, by their cause."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def by_cause(rows: Iterable[Row], unproven: Collection[standing.Key], answers: I
         groups.setdefault(cause, Undecided(cause)).verdicts.append(verdict)
     explained = {(verdict.row.case, verdict.column) for _, verdict in unclear}
     for answer in answers:
-        if answer.rivals and not answer.is_certain and (answer.case, answer.column) not in explained:
+        is_won = answer.is_certain or answer.verdict == "faster"
+        if answer.rivals and not is_won and (answer.case, answer.column) not in explained:
             cause = _SAME if answer.verdict == "same" else _APART
             groups.setdefault(cause, Undecided(cause)).answers.append(answer)
     return sorted(groups.values(), key=lambda group: -len(group.verdicts) - len(group.answers))

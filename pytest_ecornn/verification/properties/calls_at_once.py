@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
@@ -50,8 +51,12 @@ def calls_at_once(subject: PropertyContext) -> str:
 
 
 def _both(subject: PropertyContext, at: int, problem: Problem, layer: Layer) -> tuple[Tensors, Tensors]:
-    """Results of the subject's own call, and of the other thread's call at its operator number `at`."""
-    with ThreadPoolExecutor(1) as thread:
+    """Results of the subject's own call, and of the other thread's call at its operator number `at`.
+
+    Warnings are ignored: libraries warn in a thread that is new to them, and are asked for results alone.
+    """
+    with warnings.catch_warnings(), ThreadPoolExecutor(1) as thread:
+        warnings.simplefilter("ignore")
         made: list[Future[Tensors]] = []
 
         def call() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import random
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -292,6 +293,19 @@ def test_a_property_fails_the_layer_planted_for_it_and_no_other_does(name: str) 
     found = broken(wrap, Case.parse(text))
     assert name in found
     assert {*found} - {name} == {*ALSO_BROKEN.get(name, ())}
+
+
+@of_calls
+def warns_in_a_new_thread(layer: Any, x: Tensor, state: Any, lengths: Any) -> Any:
+    """As cuBLAS does, which finds no context there."""
+    if threading.current_thread() is not threading.main_thread():
+        warnings.warn("no current context", stacklevel=2)
+    return layer(x, state, lengths)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_layer_may_warn_in_a_thread_of_its_caller() -> None:
+    assert broken(warns_in_a_new_thread, Case.parse(TRAINING)) == []
 
 
 @pytest.mark.parametrize(
