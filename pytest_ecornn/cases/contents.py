@@ -1,7 +1,12 @@
 """Contents of a case: weights, inputs, states, lengths, resets and loss weights, all from the case's seed or a state dict.
 
-Each kind of contents stresses something: "saturated" gates, keep gates "near_one", "large" and "denormal" inputs, "zeros"
-in long stretches; see `non_finite` for NaN and infinities.
+Each kind of contents stresses something: "saturated" gates, keep gates "near_one", "large" and "denormal" inputs; see
+`non_finite` for NaN and infinities.
+
+"zeros": half the rows of x. A drawn pattern of pruned weights then has an empty row and an empty column, and zeros inside.
+
+"small": pre-activations and states are near zero, where tanh and the like are exact relative to their values. In positive
+cells the candidate is small, by a bias. So a result is as small, and its error is judged relative to it.
 
 "drifting": keep gates are open, and each step adds a little to the state, nearly the same as the last. In float32 it adds up.
 In 16 bits it is rounded as often as it is added. Recurrent weights are small, so that the rounding of their operands hides
@@ -18,6 +23,7 @@ Loss weights are random per element; for every other seed they are zero before e
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -33,6 +39,8 @@ _X_SCALE = {"saturated": 8.0, "large": 100.0}
 _KEEP_BIAS = 6.0
 _RESETS = (1 / 8, 16)  # share of the steps, but no more than so many of a sequence, or a long one would be short ones
 _RECURRENT_SCALE = 2.0**-5
+_SMALL_SCALE = {"float16": 2.0**-2}  # 2^-30 elsewhere: results of float16 would vanish
+_ZERO_SHARE = 1 / 8  # of a pruned weight's elements
 _DRIFT_SCALE, _DRIFT_NOISE = 2.0**-1, 2.0**-4  # of what all steps' inputs share, and of what they do not
 _CANCELLED_SIZE = 8.0  # times what is left of a pair: float32 keeps 20 bits of it
 # float16 has so small a range that unscaled gradients would be subnormal: loss scaling, as in training.
@@ -134,14 +142,18 @@ def make_weights(case: Case, role: str = "") -> Weights:
         value = (torch.rand(shape, generator=random, dtype=torch.float64) * 2 - 1) * bound
         if given and not role:
             value = given.parameters[name].to(torch.float64, copy=True)
+        if name.startswith("bias"):
+            value *= _input_scale(case)
         if name.startswith("bias_ih"):
-            value += _keep_bias(case)
+            value += _gate_bias(case)
         if case.contents == "drifting":
             _scale_recurrent(name, value)
         if case.contents == "cancelling":
             cancel_columns(case.seed, name, value)
         if name in masks:
             value *= masks[name].cpu()
+            if case.contents == "zeros":
+                value[torch.rand(shape, generator=random) < _ZERO_SHARE] = 0
         non_finite.change_weight(case, name, value, random)
         parameters[name] = nn.Parameter(value.to(case.device, torch_dtype(case)), requires_grad=case.training)
     return Weights(parameters, masks)
@@ -154,15 +166,37 @@ def make_masks(case: Case) -> dict[str, Tensor]:
     for name, shape in cells.parameter_shapes(case).items():
         if name.startswith("weight_hh") and case.density < 1:
             of_file = state_dict.of_case(case).pattern(name, case.density) if case.weights else None
-            pattern = torch.rand(shape, generator=random) < case.density if of_file is None else of_file
+            pattern = _drawn_pattern(case, shape, random) if of_file is None else of_file
             masks[name] = pattern.to(case.device)
     return masks
 
 
-def _keep_bias(case: Case) -> Tensor:
-    """[G*H]: what opens the cell's keep gates wide, 0 where the contents do not."""
+def _drawn_pattern(case: Case, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
+    pattern = torch.rand(shape, generator=random) < case.density
+    if case.contents == "zeros":
+        row, column = (int(torch.randint(size, (), generator=random)) for size in shape)
+        pattern[row] = False
+        pattern[:, column] = False
+    return pattern
+
+
+def _gate_bias(case: Case) -> Tensor:
+    """[G*H]: what opens the cell's keep gates wide, or makes its positive candidate small; 0 where the contents do not."""
     cell, size = cells.get(case.cell), {"near_one": _KEEP_BIAS, "drifting": _drifting_bias(case.dtype)}.get(case.contents, 0.0)
-    return torch.tensor([size * cell.keep.get(gate, 0.0) for gate in cell.gates]).repeat_interleave(case.hidden_size)
+    added = dict.fromkeys(cell.gates, 0.0) | {gate: size * sign for gate, sign in cell.keep.items()}
+    if cell.positive and "candidate" in added:
+        added["candidate"] += math.log(_small_scale(case))
+    return torch.tensor(list(added.values())).repeat_interleave(case.hidden_size)
+
+
+def _small_scale(case: Case) -> float:
+    """The size of small states, 1 where the contents are not small."""
+    return _SMALL_SCALE.get(case.dtype, 2.0**-30) if case.contents == "small" else 1.0
+
+
+def _input_scale(case: Case) -> float:
+    """The size of inputs and biases, except saturated or large inputs. Positive cells' states are not as small as these."""
+    return 1.0 if cells.get(case.cell).positive else _small_scale(case)
 
 
 def _drawn_dtype(case: Case) -> torch.dtype:
@@ -174,7 +208,7 @@ def sample_x_rows(case: Case, rows: int, random: torch.Generator) -> Tensor:
     """Contents of x for `rows` (time, batch) pairs, one after the other: [rows, width], padded or shifted by the layout."""
     width, dtype = cells.x_width(case), torch_dtype(case)
     values = torch.randn(rows, width, generator=random, dtype=_drawn_dtype(case))
-    values *= _X_SCALE.get(case.contents, 1.0)
+    values *= _X_SCALE.get(case.contents, _input_scale(case))
     if case.contents == "denormal":
         tiny = torch.rand(values.shape, generator=random) < 0.5
         values[tiny] *= torch.finfo(dtype).tiny * 2**-4
@@ -183,7 +217,7 @@ def sample_x_rows(case: Case, rows: int, random: torch.Generator) -> Tensor:
     if case.contents == "drifting":
         _set_drifting(values, random)
     if case.projected:
-        values += _keep_bias(case).repeat(case.directions)
+        values += _gate_bias(case).repeat(case.directions)
     if case.contents == "cancelling" and not case.projected:
         cancel_elements(case.seed, values, random)
     non_finite.change_x(case, values, random)
@@ -211,7 +245,8 @@ def state_rows(case: Case, rows: int, random: torch.Generator) -> tuple[Tensor, 
 
 def _drawn_states(case: Case, shape: tuple[int, ...], random: torch.Generator) -> list[Tensor]:
     """A value of each of the cell's states, of the sign that it has there."""
-    states = [torch.randn(shape, generator=random, dtype=_drawn_dtype(case)) * 0.5 for _ in cells.get(case.cell).states]
+    scale = 0.5 * _small_scale(case)
+    states = [torch.randn(shape, generator=random, dtype=_drawn_dtype(case)) * scale for _ in cells.get(case.cell).states]
     is_positive = cells.get(case.cell).positive and case.contents not in NEGATIVE_STATES
     return [state.abs() for state in states] if is_positive else states
 

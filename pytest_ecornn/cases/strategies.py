@@ -89,9 +89,10 @@ def _cases(draw: st.DrawFn, domain: SupportedCases, cell: str, dtype: str, devic
 # What chance seldom draws and a kernel may be wrong on alone: over 64 steps, of a state that rounding would wear down; over 32
 # sequences and 128 channels; pre-activations at which exp overflows and underflows; one NaN; one infinity; each again
 # before a reset; what options do to gradients; a few times one channel and one step, where nothing averages a rounding out;
-# sums that grow by little, and steps of exact operands whose products cancel.
+# sums that grow by little, steps of exact operands whose products cancel, and numbers near zero.
 _OPTIONS: dict[str, Any] = {"ragged": True, "has_state": True, "mode": "training"}
 _CANCELLING: dict[str, Any] = {"steps": 1, "batch": 9, "contents": "cancelling"}
+_PRUNED: dict[str, Any] = {**_OPTIONS, "density": 0.3, "contents": "zeros"}
 _CORNERS: tuple[dict[str, Any], ...] = (
     {"steps": 67, "batch": 2, "hidden_size": 8, "has_state": True, "mode": "training", "contents": "near_one"},
     {"steps": 3, "batch": 33, "hidden_size": 129, "input_size": 7, "mode": "training"},
@@ -105,7 +106,8 @@ _CORNERS: tuple[dict[str, Any], ...] = (
     {"steps": 6, "batch": 4, "hidden_size": 9, "contents": "nan", "resets": True, "seed": 1},
     {"steps": 6, "batch": 4, "hidden_size": 9, "has_state": True, "contents": "infinite", "resets": True},
     {**_OPTIONS, "steps": 7, "batch": 5, "hidden_size": 17, "layers": 2, "bidirectional": True, "layout": "strided", "seed": 2},
-    {**_OPTIONS, "steps": 6, "batch": 4, "hidden_size": 18, "batch_first": True, "density": 0.3, "layout": "offset", "seed": 1},
+    {**_PRUNED, "steps": 6, "batch": 4, "hidden_size": 18, "batch_first": True, "layout": "offset", "seed": 1},
+    {"steps": 5, "batch": 3, "hidden_size": 17, "has_state": True, "mode": "training", "contents": "small"},
     *({"steps": 1, "batch": 3, "hidden_size": 1, "has_state": True, "mode": "training", "seed": seed} for seed in range(6)),
 )
 
@@ -182,7 +184,7 @@ def _drawn_not_finite(has_state: bool, device: str) -> list[str]:
 
 def _contents(mode: str, has_state: bool, density: float, device: str) -> st.SearchStrategy[str]:
     """Draws a kind of contents. Half are plain; NaN and infinity only where no gradient mixes them into every element."""
-    special = ["saturated", "near_one", "large", "denormal", "zeros", "drifting", "cancelling"]
+    special = ["saturated", "near_one", "large", "denormal", "zeros", "drifting", "cancelling", "small"]
     if mode == "inference" and density == 1:
         special += _drawn_not_finite(has_state, device)
     return st.one_of(st.just("normal"), st.sampled_from(special))

@@ -24,7 +24,7 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 PRECISIONS = ("ieee", "tf32")
 MODES = ("inference", "training")
 CONTENTS = (
-    *("normal", "saturated", "near_one", "large", "denormal", "zeros", "drifting", "cancelling"),
+    *("normal", "saturated", "near_one", "large", "denormal", "zeros", "drifting", "cancelling", "small"),
     *("nan", "nan_state", "nan_weight", "infinite", "infinite_x", "infinite_weight"),
     *("negative_infinite", "negative_infinite_x", "negative_infinite_weight", "negative_state"),
 )

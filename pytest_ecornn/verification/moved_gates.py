@@ -11,11 +11,25 @@ from torch.nn.functional import logsigmoid
 from torch.overrides import TorchFunctionMode
 
 from pytest_ecornn.cases.contents import generator
-from pytest_ecornn.contract import Case
-from pytest_ecornn.verification.comparison import precision_eps
+from pytest_ecornn.contract import Case, Precision, cells
+from pytest_ecornn.verification import rounding_shares
+from pytest_ecornn.verification.comparison import precision_eps, summation_length
 from pytest_ecornn.verification.permutation import factors, max_ulps
 
 KINK_ULPS = 3.0  # units in the last place, that a pre-activation may be off by
+
+
+def _preactivation_eps(case: Case, products: Precision) -> float:
+    """The unit in the last place of pre-activations: of a sum in float32 where nothing before them is rounded to 16 bits.
+
+    What may be: the output of a layer below, the state of an earlier step, and products.
+    """
+    is_recurrent = cells.get(case.cell).recurrent
+    is_rounded = products == "storage" and (is_recurrent or not case.projected)
+    is_rounded |= case.layers > 1 or (is_recurrent and case.steps > 1)
+    is_exact = rounding_shares.is_judged(case.dtype) and not is_rounded
+    sum_eps = torch.finfo(torch.float32).eps * max(1, summation_length(case, "output")) ** 0.5
+    return sum_eps if is_exact else precision_eps(case)
 
 
 class PerturbedActivation(torch.autograd.Function):
@@ -58,16 +72,25 @@ _DRAWN_AT_ONCE = 2**14
 class PerturbedActivations(TorchFunctionMode):
     """Within it, what sigmoid and its kin return in float32 is `error` times itself up, down, or as it is.
 
-    At least one unit in the last place, more where it `is_searching`; then what bends at 0 is moved as well.
-    saves_values: what is saved for the backward pass is the values themselves, not made of them by `saved_tensors_hooks`.
+    At least one unit in the last place, more where it `is_searching`; then what bends at 0 is moved as well, as far as
+    pre-activations of such `products` may be off. saves_values: what is saved for the backward pass is the values themselves,
+    not made of them by `saved_tensors_hooks`.
     """
 
-    def __init__(self, case: Case, number: int, error: float = 0.0, is_searching: bool = False, saves_values: bool = False):
+    def __init__(
+        self,
+        case: Case,
+        number: int,
+        error: float = 0.0,
+        is_searching: bool = False,
+        saves_values: bool = False,
+        products: Precision = "float32",
+    ):
         super().__init__()
         self._random, self._error = generator(case.seed, f"gates {number}"), error
         self._in_place = _SAVE_THEIR_VALUE if saves_values else ()
         self.factors = torch.empty(0)
-        self._kink = KINK_ULPS * precision_eps(case) if is_searching else 0.0
+        self._kink = KINK_ULPS * _preactivation_eps(case, products) if is_searching else 0.0
         self._units = max_ulps(is_searching)
         self._is_open_at_zero = bool(number % 2)
 

@@ -116,7 +116,8 @@ class ReferenceResult:
         permuted = permutation.problem(problem, max_ulps(is_searching))
         loop = ReferenceLoop(declared, rounds)
         saves_values = declared.saved_gates == "float32" or problem.case.dtype == "float32"
-        with PerturbedActivations(problem.case, number, declared.activation_error, is_searching, saves_values):
+        error, products = declared.activation_error, declared.products
+        with PerturbedActivations(problem.case, number, error, is_searching, saves_values, products):
             tensors = run(loop.build(permuted.case, permuted.weights), permuted)
         for name, tensor in tensors.items():
             assert tensor is not None

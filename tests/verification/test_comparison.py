@@ -29,6 +29,7 @@ from tests.helpers.changed_loop import of_calls, planted
 
 CASE = Case(cell="lstm", steps=9, batch=3, hidden_size=8, input_size=5, layers=2, mode="training", has_state=True, seed=4)
 FLOAT32 = Declared("float32")
+STORED_PRODUCTS = Declared("float32", products="storage")
 Change = Callable[[dict[str, Any]], Any]
 
 
@@ -269,17 +270,22 @@ class OtherSide(TorchFunctionMode):
 
 
 @pytest.mark.parametrize(
-    ("case", "wrong"),
+    ("case", "declared", "wrong"),
     [
-        ("rnn_relu-T1-B4-H16-float16-state-training-seed0", set()),
-        ("rnn_relu-T1-B4-H16-float16-state-training-seed1", {"grad x", "grad initial h", "grad bias_ih_l0"}),
-        ("mingru_positive-T1-B4-H16-float16-projected-state-training-seed68", set()),
-        ("mingru_positive-T1-B4-H16-float16-projected-state-training-seed6", {"grad x"}),
+        ("rnn_relu-T1-B4-H16-float16-state-training-seed0", STORED_PRODUCTS, set()),
+        ("rnn_relu-T1-B4-H16-float16-state-training-seed0", FLOAT32, {"grad x", "grad initial h", "grad bias_ih_l0"}),
+        ("rnn_relu-T1-B4-H16-float16-state-training-seed1", STORED_PRODUCTS, {"grad x", "grad initial h", "grad bias_ih_l0"}),
+        ("mingru_positive-T1-B4-H16-float16-state-training-seed149", STORED_PRODUCTS, set()),
+        ("mingru_positive-T1-B4-H16-float16-state-training-seed149", FLOAT32, {"grad x"}),
+        ("mingru_positive-T1-B4-H16-float16-projected-state-training-seed68", STORED_PRODUCTS, {"grad x"}),
+        ("mingru_positive-T1-B4-H16-float16-projected-state-training-seed6", STORED_PRODUCTS, {"grad x"}),
     ],
 )
-def test_what_bends_at_zero_may_be_on_either_side_within_its_rounding_and_nowhere_else(case: str, wrong: set[str]) -> None:
-    """The smallest pre-activation is 1.2 to 1.4 and 20 to 21 times eps, relative to the root mean square of all."""
-    failed = failures(*by_loop(case, within=OtherSide())).keys()
+def test_what_bends_at_zero_may_be_on_either_side_within_its_rounding_and_nowhere_else(
+    case: str, declared: Declared, wrong: set[str]
+) -> None:
+    """The smallest pre-activation is 1.2 to 1.4 times eps, of seeds 1 and 6 20 times, relative to the rms of all."""
+    failed = failures(*by_loop(case, within=OtherSide()), declared).keys()
     assert failed >= wrong
     assert bool(failed) == bool(wrong)
 

@@ -71,7 +71,7 @@ def test_roundings_that_are_not_declared_are_told_apart(kind: type[Loop], messag
     assert any(message in one for one in found) == bool(message)
 
 
-@pytest.mark.parametrize("kind", ["drifting", "cancelling"])
+@pytest.mark.parametrize("kind", ["drifting", "cancelling", "small"])
 @pytest.mark.parametrize("cell", ["lstm", "minlstm"])
 def test_new_contents_are_read_back_and_alike_for_the_same_seed(kind: str, cell: str) -> None:
     case = Case.parse(f"{cell}-T5-B3-I6-H4-float64-state-training-{kind}-seed3")
