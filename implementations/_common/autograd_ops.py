@@ -120,6 +120,20 @@ class NoSecondGradient(torch.autograd.Function):
         raise NotImplementedError(f"{ctx.op} is differentiable once: its gradients, here made with create_graph, have none")
 
 
+def refuse_second_gradients(op: str, given: Iterable[Tensor | None]) -> None:
+    """Has gradients of these but leaves raise as those of `differentiable_once` do: for kernels of other packages."""
+
+    def without_a_gradient(gradient: Tensor) -> Tensor | None:
+        if not torch.is_grad_enabled():
+            return None
+        found: Tensor = NoSecondGradient.apply(op, gradient.detach().requires_grad_())[0]  # type: ignore[no-untyped-call]
+        return found
+
+    for one in given:
+        if one is not None and not one.is_leaf:
+            one.register_hook(without_a_gradient)
+
+
 def refuse_forward_mode(op: str, given: Iterable[Tensor | None]) -> None:
     """Raises NotImplementedError where a tensor has a tangent, which would be lost."""
     if forward_ad._current_level < 0:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from pytest_ecornn.contract import Case, Cost, Layer, Weights, cells
+from pytest_ecornn.implementations._common.autograd_ops import refuse_second_gradients
 from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
 from pytest_ecornn.implementations._common.noted import Noted
 from pytest_ecornn.reference.precision import tf32_refusal
@@ -41,8 +42,8 @@ def can_compile() -> bool:
 class ScanPipeline(NamedTuple):
     """prepare(x, first, cell, kernel, bias) -> tensors; scan(*tensors, kernel) -> states; finish(states, x) -> outputs.
 
-    Called, it makes outputs in x's dtype, differentiable. x: pre-activations. first: [B, H], None for zeros. bias: [G*H], added
-    to x. Raises ValueError for a kernel or cell that there is not, and for more steps than a kernel takes.
+    Called, it makes outputs in x's dtype, differentiable once. x: pre-activations. first: [B, H], None for zeros. bias: [G*H],
+    added to x. Raises ValueError for a kernel or cell that there is not, and for more steps than a kernel takes.
     """
 
     prepare: Callable[..., tuple[Any, ...]]
@@ -50,7 +51,9 @@ class ScanPipeline(NamedTuple):
     finish: Callable[[Tensor, Tensor], Tensor]
 
     def __call__(self, x: Tensor, first: Tensor | None, cell: str, kernel: str, bias: Tensor | None) -> Tensor:
-        return self.finish(self.scan(*self.prepare(x, first, cell, kernel, bias), kernel), x)
+        given = self.prepare(x, first, cell, kernel, bias)
+        refuse_second_gradients(kernel, given)
+        return self.finish(self.scan(*given, kernel), x)
 
     def compiled(self) -> ScanPipeline:
         """Returns a copy whose torch parts are compiled at the first call; the scan is a kernel already."""

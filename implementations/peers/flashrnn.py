@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Unsupported, Weights, cells
 from pytest_ecornn.contract.layer_stack import run_layers
+from pytest_ecornn.implementations._common.autograd_ops import refuse_second_gradients
 from pytest_ecornn.implementations.peers._peer import can_compile, device_skip_reason, import_quietly
 from pytest_ecornn.reference.precision import tf32_refusal
 from pytest_ecornn.system.error_line import first_line
@@ -104,13 +105,14 @@ def fused_lstm(gates: Tensor, weight: Tensor, bias: Tensor, first: Sequence[Tens
     """Pre-activations [B, T, 4H] -> outputs [B, T, H], views of the package's result, and the final h and c [B, H].
 
     weight: W_hh, [4H, H], bias: [4H] in float32, both in torch.nn's order of gates, which is the package's. first: the initial
-    h and c [B, H], () for zeros. Differentiable; the backward pass waits for the device.
+    h and c [B, H], () for zeros. Differentiable once; the backward pass waits for the device.
     """
     hidden = weight.shape[1]
     all_states = torch.stack(tuple(first))[:, :, None, None] if first else None  # [S, B, 1, heads, D]
     given = (
         gates.unflatten(-1, (GATES, 1, hidden)), weight.view(GATES, 1, hidden, hidden), bias.view(GATES, 1, hidden), all_states
     )  # fmt: skip
+    refuse_second_gradients("flashrnn", given)
     found, final = import_quietly("flashrnn").flashrnn(*given, function="lstm", backend="cuda_fused")
     return found[0, :, :, 0], (final[0, :, 0, 0], final[1, :, 0, 0])
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from pytest_ecornn.cases import contents
-from pytest_ecornn.contract import DTYPES, Case, SupportedCases, cells
+from pytest_ecornn.contract import DTYPES, MODES, Case, SupportedCases, cells
 
 FIELDS = {"T": "steps", "B": "batch", "H": "hidden_size", "I": "input_size"}
 Options = tuple[tuple[str, Any], ...]
@@ -37,7 +37,7 @@ _SMALL = {"T": (3, 4, 5, 3), "B": (3, 5, 2, 7, 4), "H": (7, 5, 9, 6, 11, 13), "I
 # Whose size a case chooses first, in turn.
 _TURNS = ("BHIT", "TIBH", "HTBI", "TBIH", "ITHB", "THIB")
 # Where only multiples of a number run: the next one takes a size's place.
-_GRANULES = (4, 8, 16, 32, 64)
+GRANULES = (4, 8, 16, 32, 64)
 _MAX_SEEDS = 200  # tried for lengths that end on an edge
 
 
@@ -133,17 +133,21 @@ _INFERENCE_SHARE, _RAGGED_FACTOR = 0.35, 1.5
 
 @dataclass(frozen=True)
 class Effort:
-    """cases: at most; largest: power of two; ms: estimated, of all cases and of the dearest; extra_ms: of one more target."""
+    """cases: at most; largest: power of two; ms: estimated, of all cases and of the dearest; extra_ms: of one more target.
+
+    modes: of equal sizes.
+    """
 
     cases: int
     largest: int
     ms: float
     case_ms: float
     extra_ms: float
+    modes: tuple[str, ...]
 
 
-QUICK = Effort(cases=12, largest=128, ms=1600, case_ms=500, extra_ms=90)
-DEFAULT = Effort(cases=40, largest=512, ms=5000, case_ms=1200, extra_ms=150)
+QUICK = Effort(cases=12, largest=128, ms=1600, case_ms=500, extra_ms=90, modes=MODES[-1:])
+DEFAULT = Effort(cases=40, largest=512, ms=5000, case_ms=1200, extra_ms=150, modes=MODES)
 
 
 class Planned(NamedTuple):
@@ -194,7 +198,7 @@ def _wide(domain: SupportedCases, base: Case, effort: Effort, free: str, seed: i
     """
     size = effort.largest // 2 + 1
     targets = [Target(dim, size) for dim in "BH"]
-    case = _Packer(domain, base, {}, effort, f"{seed} {base}").with_options(random.Random(f"{seed} {base} wide"), 1)
+    case = with_random_options(domain, base, random.Random(f"{seed} {base} wide"), 1)
     for target in targets:
         case = _with_size(replace(case, layers=1, bidirectional=False, has_state=True, ragged=False), target)
     return Planned(case, targets) if set("BH") <= set(free) and estimate(case) <= effort.case_ms else None
@@ -233,7 +237,7 @@ class _Packer:
         while any(self._queues.values()):
             self._number += 1
             selected = random.Random(f"{self._seed} {self._number}")
-            case, targets = self.with_options(selected, number), list[Target]()
+            case, targets = with_random_options(self._domain, self._base, selected, number), list[Target]()
             for dim in (dim for dim in _TURNS[number % len(_TURNS)] if self._queues.get(dim)):
                 target = self._queues[dim][0]
                 tried = _with_target(case, target, self._domain)
@@ -246,30 +250,31 @@ class _Packer:
                 return Planned(_ending_on_edges(case, targets), targets)
         return None
 
-    def with_options(self, chosen: random.Random, number: int) -> Case:
-        """Returns a case of small and odd sizes and random options, inside the domain; one case in six is inference."""
-        domain, is_training = self._domain, number % 6 != 4 and "training" in self._domain.modes
-        is_deep = number % MANY_LAYERS_OF == 0 and domain.max_layers > 1
-        sizes: dict[str, Any] = {FIELDS[dim]: chosen.choice(small) for dim, small in _SMALL.items()}
-        is_projected = bool(domain.projected) and chosen.random() < 0.1
-        sizes["input_size"] = sizes["hidden_size"] if is_projected else sizes["input_size"]
-        is_sparse = not domain.dense and cells.get(self._base.cell).recurrent
-        return replace(
-            self._base,
-            **sizes,
-            layers=MANY_LAYERS if is_deep else chosen.choice([n for n in (1, 1, 1, 1, 2) if n <= domain.max_layers]),
-            bidirectional=bool(domain.bidirectional) and chosen.random() < 0.4,
-            ragged=bool(domain.ragged) and chosen.random() < 0.25,
-            resets=bool(domain.resets) and chosen.random() < 0.15,
-            bias=chosen.random() < 0.9,
-            batch_first=chosen.random() < 0.5,
-            projected=is_projected,
-            has_state=chosen.random() < 0.85,
-            density=0.3 if is_sparse else 1.0,
-            mode="training" if is_training else domain.modes[0],
-            layout=chosen.choice(domain.layouts),
-            seed=chosen.randrange(2**16),
-        )
+
+def with_random_options(domain: SupportedCases, base: Case, chosen: random.Random, number: int) -> Case:
+    """Returns a case of small and odd sizes and random options, inside the domain; one case in six is inference."""
+    is_training = number % 6 != 4 and "training" in domain.modes
+    is_deep = number % MANY_LAYERS_OF == 0 and domain.max_layers > 1
+    sizes: dict[str, Any] = {FIELDS[dim]: chosen.choice(small) for dim, small in _SMALL.items()}
+    is_projected = bool(domain.projected) and chosen.random() < 0.1
+    sizes["input_size"] = sizes["hidden_size"] if is_projected else sizes["input_size"]
+    is_sparse = not domain.dense and cells.get(base.cell).recurrent
+    return replace(
+        base,
+        **sizes,
+        layers=MANY_LAYERS if is_deep else chosen.choice([n for n in (1, 1, 1, 1, 2) if n <= domain.max_layers]),
+        bidirectional=bool(domain.bidirectional) and chosen.random() < 0.4,
+        ragged=bool(domain.ragged) and chosen.random() < 0.25,
+        resets=bool(domain.resets) and chosen.random() < 0.15,
+        bias=chosen.random() < 0.9,
+        batch_first=chosen.random() < 0.5,
+        projected=is_projected,
+        has_state=chosen.random() < 0.85,
+        density=0.3 if is_sparse else 1.0,
+        mode="training" if is_training else domain.modes[0],
+        layout=chosen.choice(domain.layouts),
+        seed=chosen.randrange(2**16),
+    )
 
 
 def _cheaper(case: Case, ms: float, domain: SupportedCases) -> Case | None:
@@ -331,7 +336,7 @@ def _ending_on_edges(case: Case, targets: Iterable[Target]) -> Case:
 def _fitted(planned: Planned, nearest: Nearest) -> Planned | None:
     """The case as the implementation runs it; with multiples of a number where it refuses a target. None where all are lost."""
     best: Planned | None = None
-    for granule in (1, *_GRANULES):
+    for granule in (1, *GRANULES):
         case, targets = planned.case, [_rounded(target, granule) for target in planned.targets]
         for target in targets:
             case = _with_size(case, target) if granule > 1 else case

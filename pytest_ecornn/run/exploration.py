@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 
 from pytest_ecornn.cases.boundaries import DEFAULT, QUICK, Effort, note, plan
+from pytest_ecornn.cases.equal_sizes import equal_sizes
 from pytest_ecornn.cases.sources.size_hints import size_hints
 from pytest_ecornn.cases.sources.source_constants import source_constants
 from pytest_ecornn.cases.strategies import MAX_STEPS, SizeLimits, cases, edge_cases, in_few_shapes
@@ -105,12 +106,14 @@ class CaseSearch:
             self._is_checked(case, check)
 
     def run_boundaries(self, effort: Effort, seed: int, check: Callable[[Case], None]) -> None:
-        """Checks sizes around the constants of its sources and around powers of two; the row says which."""
+        """Checks sizes around the constants of its sources and around powers of two, which the row says, and equal sizes."""
         constants = source_constants(self.found.path, self.found.cls.__module__)
         hints = size_hints(self.found.path)
         for planned in plan(self._domain, self.base, constants, effort, seed, self._nearest, hints):
             if self._is_checked(planned.case, check):
                 note(planned, self.row.boundaries)
+        for case in equal_sizes(self._domain, self.base, effort.modes, seed, self._nearest):
+            self._is_checked(case, check)
 
     def _nearest(self, case: Case) -> Case | None:
         """The case, or the nearest that is supported; a refusal is counted."""

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from pytest_ecornn.contract import Case, Layer, State, Weights, cells
 from pytest_ecornn.reference.loop import ReferenceLoop
@@ -37,10 +38,14 @@ class Recomputed(ReferenceLoop):
 
         def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
             given = Inputs(lengths, (x, *cells.unpack_state(state)), dict(weights))
-            output, *finals = _Function.apply(self, given, *given.all)  # type: ignore[no-untyped-call]
+            output, *finals = self.applied(given)
             return output, tuple(finals) if len(finals) > 1 else finals[0]
 
         return layer
+
+    def applied(self, given: Inputs) -> Tensors:
+        results: Tensors = _FunctionOnce.apply(self, given, *given.all)  # type: ignore[no-untyped-call]
+        return results
 
     def save(self, ctx: Any, tensors: Tensors) -> None:
         """Saves x and the initial states for backward."""
@@ -68,6 +73,14 @@ class Recomputed(ReferenceLoop):
         return output, *cells.unpack_state(final)
 
 
+class RecomputedWithGraph(Recomputed):
+    """The same, whose gradients have right gradients of their own; `Recomputed` refuses these."""
+
+    def applied(self, given: Inputs) -> Tensors:
+        results: Tensors = _Function.apply(self, given, *given.all)  # type: ignore[no-untyped-call]
+        return results
+
+
 class _Function(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, owner: Recomputed, given: Inputs, *tensors: Tensor) -> Tensors:
@@ -78,16 +91,20 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        owner, given = ctx.owner, ctx.given
+        owner, given, has_graph = ctx.owner, ctx.given, torch.is_grad_enabled()  # by create_graph
         needs = owner.needed(ctx.needs_input_grad[2:])
         pairs = zip(owner.saved(ctx), needs, strict=False)
-        leaves = tuple(one.detach().requires_grad_(is_needed) for one, is_needed in pairs)
+        leaves = tuple(one if has_graph else one.detach().requires_grad_(is_needed) for one, is_needed in pairs)
         with torch.enable_grad():
             results = owner.run(leaves, given.lengths)
         incoming = owner.incoming(ctx, gradients)
         used = [(result, gradient) for result, gradient in zip(results, incoming, strict=True) if gradient is not None]
         inputs = [one for one, is_needed in zip((*leaves, *given.parameters.values()), needs, strict=True) if is_needed]
         outputs, seeds = [result for result, _ in used], [gradient for _, gradient in used]
-        computed = iter(torch.autograd.grad(outputs, inputs, seeds, allow_unused=True))
+        computed = iter(torch.autograd.grad(outputs, inputs, seeds, create_graph=has_graph, allow_unused=True))
         found = tuple(next(computed) if is_needed else None for is_needed in needs)
         return None, None, *owner.returned(given, found)
+
+
+class _FunctionOnce(_Function):
+    backward = staticmethod(once_differentiable(_Function.backward))  # type: ignore[assignment]

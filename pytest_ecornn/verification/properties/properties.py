@@ -20,6 +20,7 @@ from pytest_ecornn.verification.properties import (
     incoming_gradients,
     raised,
     relations,
+    second_derivatives,
 )
 from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
 
@@ -87,6 +88,11 @@ PROPERTIES = (
         "state_handed_on",
         "a final state may be the next initial state, in the graph, and the caller may change both in place",
         handed_on.state_handed_on,
+    ),
+    Property(
+        "second_derivatives",
+        "gradients of gradients are right where create_graph is taken, or an exception refuses them",
+        second_derivatives.second_derivatives,
     ),
     Property("call_raises", "a call that raises leaves the layer as it was", raised.call_raises),
     Property("calls_at_once", "two threads may call a layer, or two layers, at the same time", calls_at_once.calls_at_once),

@@ -106,6 +106,15 @@ def test_outputs_and_gradients_are_the_reference_s(kernel: str, scan: Scan, cell
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(("kernel", "scan"), scans(), ids=["warp", "scalar", "warp-bct", "scalar-bct", "chunk", "recurrent"])
+def test_gradients_of_gradients_are_refused(kernel: str, scan: Scan) -> None:
+    x = torch.randn(3, 4, 10, requires_grad=True)
+    (gradient,) = torch.autograd.grad(scan(x, None, "mingru", kernel, None).sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match=f"{kernel} is differentiable once"):
+        (x.sum() + gradient.square().sum()).backward()
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(("kernel", "scan"), scans(), ids=["warp", "scalar", "warp-bct", "scalar-bct", "chunk", "recurrent"])
 def test_a_bias_is_added_and_16_bits_are_only_of_x_and_the_output(kernel: str, scan: Scan) -> None:
     x, bias = torch.randn(2, 40, 8).bfloat16(), torch.tensor([-7.0] * 4 + [0.5] * 4)
     got = scan(x, None, "mingru", kernel, bias)
