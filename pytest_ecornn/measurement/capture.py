@@ -37,6 +37,8 @@ class ArmCapture:
             raise NotCaptured(f"a call takes {arm.seconds:.2g} s, over {MAX_CALL_SECONDS:g} s")
         self.arm, self._graphs = arm, list[Graph]()
         start, device = time.perf_counter(), arm.candidate.case.device
+        if arm.pool.weight_changes:
+            arm.pool.weight_changes.put(arm.candidate.weights, 0.0)
         self._capturing = GraphCapture(device)
         call, result = self._call(self._capturing.warm_up)
         cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size

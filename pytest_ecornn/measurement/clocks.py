@@ -6,7 +6,7 @@ takes their names later, here or where they came from, is not asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -43,10 +43,13 @@ class Timer(Protocol):
     name: str
     equivalence_margin: float
 
-    def time(self, calls: Sequence[Callable[[], Any]]) -> float:
-        """Seconds that the calls take, one after the other, their work finished."""
+    def time(self, calls: Iterable[Callable[[], Any]]) -> float:
+        """Seconds that the calls take, one after the other, their work finished.
 
-    def host_us(self, calls: Sequence[Callable[[], Any]]) -> float | None:
+        An iterator's are timed one by one: what it does before it yields a call, and after the last, is not.
+        """
+
+    def host_us(self, calls: Iterable[Callable[[], Any]]) -> float | None:
         """The median time for a call to return, its work unfinished; None where calls return finished."""
 
 
@@ -56,13 +59,15 @@ class WallTimer:
     name = "wall clock"
     equivalence_margin = EQUIVALENCE_MARGINS["timing"]
 
-    def time(self, calls: Sequence[Callable[[], Any]], *, now: Callable[[], float] = perf_counter) -> float:
+    def time(self, calls: Iterable[Callable[[], Any]], *, now: Callable[[], float] = perf_counter) -> float:
+        if isinstance(calls, Iterator):
+            return sum((self.time([call]) for call in calls), 0.0)
         start = now()
         for call in calls:
             call()
         return now() - start
 
-    def host_us(self, calls: Sequence[Callable[[], Any]]) -> None:
+    def host_us(self, calls: Iterable[Callable[[], Any]]) -> None:
         return None
 
 
@@ -79,7 +84,9 @@ class CudaEventTimer:
     def __init__(self, device: str):
         self._device = device
 
-    def time(self, calls: Sequence[Callable[[], Any]], *, bound: _Device = _BOUND) -> float:
+    def time(self, calls: Iterable[Callable[[], Any]], *, bound: _Device = _BOUND) -> float:
+        if isinstance(calls, Iterator):
+            return sum((self.time([call]) for call in calls), 0.0)
         with torch.cuda.device(self._device):
             start, end = (bound.event(enable_timing=True) for _ in range(2))
             bound.synchronize()
@@ -92,7 +99,7 @@ class CudaEventTimer:
             bound.wait(end)
             return float(bound.elapsed_ms(start, end)) * 1e-3
 
-    def host_us(self, calls: Sequence[Callable[[], Any]], *, bound: _Device = _BOUND) -> float:
+    def host_us(self, calls: Iterable[Callable[[], Any]], *, bound: _Device = _BOUND) -> float:
         elapsed = []
         for call in calls:
             bound.synchronize(self._device)
@@ -135,7 +142,7 @@ class SettingsClock:
         self._clock = clock
         self._snapshot: ambient.Snapshot | None = None
 
-    def time(self, calls: Sequence[Callable[[], Any]]) -> float:
+    def time(self, calls: Iterable[Callable[[], Any]]) -> float:
         """Returns the wrapped clock's time, which stops before the settings are read."""
         if self._snapshot is None:
             self._snapshot = ambient.Snapshot([*ambient.quick(), _CHILD])
@@ -144,7 +151,7 @@ class SettingsClock:
             raise WrongResult(f"{change}, while blocks of calls alternate")
         return seconds
 
-    def host_us(self, calls: Sequence[Callable[[], Any]]) -> float | None:
+    def host_us(self, calls: Iterable[Callable[[], Any]]) -> float | None:
         """Returns the wrapped clock's `host_us`."""
         return self._clock.host_us(calls)
 

@@ -1,7 +1,11 @@
 """Results of timed calls. All calls of a block are made alike; those to verify are chosen when the clock has stopped.
 
 Every result lives until the block has ended, so its living on tells nothing. Of a few calls a part of each result is copied
-as soon as the call has returned: what is not finished by then shows. Which calls these are is drawn when they have returned.
+as soon as the call has returned: what is not finished by then shows. Which calls these are is drawn when they have returned;
+the last of a block, after which settings are read, is always one. Some results of the first block live until the row ends.
+
+Results are read by torch's own functions once their types are known to be torch's own: a subclass of Tensor or tuple, or a
+method that one tensor has for itself, could do the work only then.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 from torch import Tensor
@@ -21,7 +27,7 @@ from pytest_ecornn.contract import Declared, Layer, cells
 from pytest_ecornn.measurement.pool import Prepared
 from pytest_ecornn.system import memory
 from pytest_ecornn.verification import spot_check
-from pytest_ecornn.verification.calls import Call, Tensors, WrongResult, bitwise_different, tree_map_tensors
+from pytest_ecornn.verification.calls import Call, Tensors, WrongResult, bitwise_different
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.verification import Candidate, ReferenceResult
 
@@ -30,12 +36,21 @@ MOST_KEPT_BYTES = 2**33  # of results that wait to be verified, and no more than
 _KEPT_SHARE = 1 / 8  # of the memory that is there
 MOST_ALIVE_BYTES = 2**30  # of one block's results
 _COPIED_AT_ONCE = 3  # calls of a block, about
+_HELD = 3  # results of the first block that live until the row ends
 _IN_FULL = 2  # calls that are judged by all rules, beside those that look wrong
 
 
-def detached_clone(result: Any) -> Any:
-    """Without its history, which would tie the weights to the stream of this call."""
-    return tree_map_tensors(lambda tensor: tensor.detach().clone(), result)
+def detached(call: Call, result: Any) -> Tensors:
+    """The results of a timed call by name, without their history, which would tie the weights to the stream of this call.
+
+    Raises WrongResult where they lack the contract's form.
+    """
+    by_name = call.results_by_name(*result)
+    return {name: None if tensor is None else Tensor.detach(tensor) for name, tensor in by_name.items()}
+
+
+def copies(results: Tensors) -> Tensors:
+    return {name: None if tensor is None else tensor.clone() for name, tensor in results.items()}
 
 
 def result_bytes(candidate: Candidate) -> int:
@@ -61,42 +76,54 @@ def tensors(value: Any) -> Iterator[Tensor]:
 class Part:
     """A copy of one row of a tensor, made as soon as the call had returned."""
 
-    result: Any
-    tensor: int
+    name: str
+    tensor: Tensor
     row: int
     copy: Tensor
 
     def check(self) -> None:
         """Raises WrongResult where the row has changed since."""
-        now = list(tensors(self.result))[self.tensor]
-        if now.shape[1:] != self.copy.shape or bitwise_different(now[self.row], self.copy).any():
-            raise WrongResult(f"expected results finished when the call returns, but tensor {self.tensor} changed afterwards")
+        if self.tensor.shape[1:] != self.copy.shape or bitwise_different(self.tensor[self.row], self.copy).any():
+            raise WrongResult(f"expected results finished when the call returns, but {self.name} changed afterwards")
 
 
 class Results:
     """The results of one block's calls, in order; where memory is short, those of the last calls."""
 
     def __init__(self, calls: int, draw: Callable[[], float], alive: int):
-        self.calls = calls
         self.returned: deque[Any] = deque(maxlen=alive)
         self.parts: list[Part] = []
-        self._draw, self._share, self._made = draw, _COPIED_AT_ONCE / calls, 0
+        self._draw, self._share = draw, _COPIED_AT_ONCE / calls
 
-    def make(self, call: Call, layer: Layer) -> None:
-        """Makes the next call. All are made alike."""
-        result = call.forward_backward(layer)
-        self.returned.append(result)
-        self._made += 1
-        if self._draw() < self._share and self._made < self.calls:
-            self._copy_parts(result)
+    def stretches(self, prepared: Sequence[Prepared], layer: Layer, calls: int) -> Iterator[Callable[[], None]]:
+        """Yields functions that make so many calls each, whose contents have just been written. All are made alike."""
+        for start in range(0, len(prepared), calls):
+            stretch = prepared[start : start + calls]
+            for one in stretch:
+                one.write()
+            yield partial(self._make, [one.call for one in stretch], layer)
+            self._look(stretch[-1].call, is_last=start + calls >= len(prepared))
 
-    def _copy_parts(self, result: Any) -> None:
-        """Copies a row of the output, of a final state and, in training, of some gradient."""
-        given = list(tensors(result))
-        for position in {0, len(given) - 1, int(self._draw() * len(given))}:
-            if position < len(given) and given[position].ndim:
-                row = int(self._draw() * len(given[position]))
-                self.parts.append(Part(result, position, row, given[position][row].detach().clone()))
+    def _make(self, calls: Sequence[Call], layer: Layer) -> None:
+        """Makes the calls, and looks at what each has returned before the next: at the last one the clock has stopped."""
+        former = None
+        for call in calls:
+            if former is not None:
+                self._look(former)
+            self.returned.append(call.forward_backward(layer))
+            former = call
+
+    def _look(self, call: Call, is_last: bool = False) -> None:
+        """Copies, of a few results and the last, a row of the output, of a final state or gradient, and of some tensor."""
+        if self._draw() >= self._share and not is_last:
+            return
+        results = detached(call, self.returned[-1])
+        names = list(results)
+        for name in dict.fromkeys((names[0], names[-1], names[int(self._draw() * len(names))])):
+            tensor = results[name]
+            if tensor is not None and tensor.ndim and len(tensor):
+                row = int(self._draw() * len(tensor))
+                self.parts.append(Part(name, tensor, row, tensor[row].clone()))
 
 
 @dataclass(order=True)
@@ -115,6 +142,7 @@ class SpotChecks:
         """call_bytes: of the results of one call."""
         self._draw = random.Random(secrets.randbits(128)).random
         self._calls: list[KeptCall] = []
+        self._held: list[tuple[Tensors, Tensors]] = []  # results as returned, and copies
         self._blocks = 0
         most_bytes = min(MOST_KEPT_BYTES, int(_KEPT_SHARE * memory.free_bytes(device)))
         self._most = max(_IN_FULL, min(MOST_KEPT, most_bytes // max(1, call_bytes)))
@@ -136,19 +164,40 @@ class SpotChecks:
             key = self._draw()
             if len(self._calls) < self._most or key > self._calls[0].key:
                 selected.append(one)
-                self._keep(KeptCall(key, one, one.call.results_by_name(*detached_clone(result))))
+                self._keep(KeptCall(key, one, copies(detached(one.call, result))))
         is_watched = self._draw() < 1 / self._blocks
         for one in selected if is_watched else selected[:1]:
             one.check_unchanged()
         return is_watched
 
+    def hold(self, prepared: Sequence[Prepared], results: Sequence[Any]) -> None:
+        """Holds some of the first results until `verify`, when they must be as they are now."""
+        while len(self._held) < min(_HELD, len(results)):
+            drawn = int(self._draw() * len(results))
+            tensors = detached(prepared[drawn].call, results[drawn])
+            self._held.append((tensors, copies(tensors)))
+
     def _keep(self, call: KeptCall) -> None:
         (heapq.heappush if len(self._calls) < self._most else heapq.heapreplace)(self._calls, call)
 
     def verify(self, declared: Declared) -> list[TensorCheck]:
-        """The verdict on every tensor of two calls, and of the worst that a faster check of all finds fault with."""
-        shares = spot_check.shares([(call.prepared.problem, call.tensors) for call in self._calls], declared)
-        by_share = sorted(zip(shares, self._calls, strict=True), key=lambda pair: -pair[0])
+        """The verdict on every tensor of two calls, and of the worst that a faster check of all finds fault with.
+
+        Raises WrongResult where an early result is not as it was.
+        """
+        for held, before in self._held:
+            for name, copy in before.items():
+                if copy is not None and bitwise_different(held[name], copy).any():  # type: ignore[arg-type]
+                    raise WrongResult(f"expected results that later calls leave alone, but {name} of an early one changed")
+        calls, shares = sorted(self._calls, key=_change), list[float]()
+        for _, alike in groupby(calls, _change):
+            shares += spot_check.shares([(call.prepared.problem, call.tensors) for call in alike], declared)
+        by_share = sorted(zip(shares, calls, strict=True), key=lambda pair: -pair[0])
         suspicious = [call for share, call in by_share[: spot_check.MOST_DOUBTS] if share > 1]
         suspicious += [call for call in heapq.nlargest(_IN_FULL, self._calls) if call not in suspicious]
         return [one for call in suspicious for one in ReferenceResult(call.prepared.problem()).compare(call.tensors, declared)]
+
+
+def _change(call: KeptCall) -> float:
+    """How the weights that it was made with were changed."""
+    return call.prepared.change

@@ -5,8 +5,11 @@ side by side. Where the host's speed comes in spells, such pairs are off togethe
 
 The calls after another implementation's measure that one's caches, memory and sleeping threads, so the first calls of a block
 that follows another's are not timed. No two calls have the same contents, so no result can be remembered, and a call's contents
-lie alone in their memory, so no call can do the work of others. What is verified is chosen and copied when the clock has
+are written just before it, so no call can do the work of others. What is verified is chosen and copied when the clock has
 stopped: see `kept`.
+
+On a CPU the clock runs while a call does, and a block's time is the sum. To start and stop a GPU's takes some 10 us, and the
+host is then ahead no more, so contents are written, and calls timed, a stretch of `STRETCH_SECONDS` at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import count
 from math import ceil
 from typing import Any, Protocol
@@ -36,6 +39,8 @@ from pytest_ecornn.verification.verification import Candidate
 
 BLOCK_SECONDS = 5e-3
 WARMUP_SECONDS = 8e-3  # of untimed calls before a block that follows another's, one at least
+STRETCH_SECONDS = 2e-3  # on a GPU; of one call at least
+_FAR_SHORTER = 2.0  # times, by which calls have become quicker since they were calibrated
 _HOST_CALLS = 20
 _ORDER = secrets.SystemRandom()
 _MAX_ROUND_BUDGETS = 4.0  # budgets that MIN_PAIRS rounds may take; beyond, MIN_ROUNDS have to do
@@ -74,7 +79,7 @@ class Arm:
 
     def __post_init__(self) -> None:
         self.kept = SpotChecks(result_bytes(self.candidate), self.candidate.case.device)
-        self._weights = Copies({name: weight.detach() for name, weight in self.candidate.weights.items()})
+        self._change: float | None = None  # of the weights, when they were copied
         self._places = self._weights_places()
 
     def calibrate(self, clock: Timer) -> None:
@@ -91,14 +96,25 @@ class Arm:
         """
         untimed = min(1, self.calls - 1) if is_settled else self.warmup_calls
         untimed += secrets.randbelow(1 + ceil(self.calls / 8)) if self.calls > 1 else 0
-        prepared = self._prepare(untimed + self.calls)
+        prepared = self.pool.prepare_calls(self.candidate.weights, untimed + self.calls, self._change_weights())
         timed, results = prepared[: self.calls], self.kept.results(self.calls)
         clock.time(self._made(prepared[self.calls :]))
-        self.samples_us.append(clock.time(self._made(timed, results)) / self.calls * 1e6)
+        seconds = clock.time(self._made(timed, results)) / self.calls
+        self.samples_us.append(seconds * 1e6)
         self._look(timed, results)
+        if (growth := block_growth(self.seconds, seconds)) > 1:
+            self.seconds, self.calls, self.warmup_calls = seconds, growth * self.calls, growth * self.warmup_calls
 
     def fresh(self) -> Arm:
         return Arm(self.candidate, self.pool, self.seconds, self.calls, self.warmup_calls, threads=self.threads)
+
+    def _change_weights(self) -> float:
+        """Changes the weights of a training case, and copies them when they are others. Returns the change."""
+        changes, weights = self.pool.weight_changes, self.candidate.weights
+        change = changes.begin_block(weights, len(self.samples_us)) if changes else 0.0
+        if change != self._change:
+            self._change, self._weights = change, Copies({name: weight.detach() for name, weight in weights.items()})
+        return change
 
     def _look(self, timed: Sequence[Prepared], results: Results) -> None:
         """At what the calls have done, the clock stopped: nothing is compared or guarded before. Raises WrongResult."""
@@ -107,7 +123,9 @@ class Arm:
         for name, position in self._weights_places().items():
             if position != self._places[name]:
                 raise WrongResult(f"expected {name} where it was, but a timed call has put it elsewhere in memory")
-        if self.kept.take(timed[-len(results.returned) :], results.returned):
+        looked_at = timed[-len(results.returned) :]
+        self.kept.hold(looked_at, results.returned)
+        if self.kept.take(looked_at, results.returned):
             self.threads.check()
             self._weights.check()
 
@@ -117,31 +135,42 @@ class Arm:
 
     def peak_bytes(self) -> int | None:
         """The most memory that one call takes."""
-        (call,), case = self._calls_on_new_inputs(1), self.candidate.case
+        call, case = next(self._calls_on_new_inputs(1)), self.candidate.case
         with torch.set_grad_enabled(case.training):
             return memory.peak_bytes(call, case.device)
 
     def host_us(self, clock: Timer) -> float | None:
         """How long a call keeps the host, where it returns before its work is done."""
         with torch.set_grad_enabled(self.candidate.case.training):
-            return clock.host_us(self._calls_on_new_inputs(max(MIN_ROUNDS, min(_HOST_CALLS, self.calls))))
+            return clock.host_us(self._calls_on_new_inputs(max(MIN_ROUNDS, min(_HOST_CALLS, self.calls)), stretch=1))
 
-    def _prepare(self, count: int) -> list[Prepared]:
-        return self.pool.prepare_calls(self.candidate.weights, count)
+    def _calls_on_new_inputs(self, count: int, stretch: int = 0) -> Iterator[Callable[[], Any]]:
+        return self._made(self.pool.prepare_calls(self.candidate.weights, count), stretch=stretch)
 
-    def _calls_on_new_inputs(self, count: int) -> list[Callable[[], Any]]:
-        return self._made(self._prepare(count))
-
-    def _made(self, prepared: Sequence[Prepared], results: Results | None = None) -> list[Callable[[], Any]]:
-        """The calls, made alike whether or not their results are wanted."""
+    def _made(
+        self, prepared: Sequence[Prepared], results: Results | None = None, stretch: int = 0
+    ) -> Iterator[Callable[[], Any]]:
+        """What makes the calls, so many at a time, alike whether or not their results are wanted."""
         results = results or self.kept.results(max(1, len(prepared)))
-        return [partial(results.make, one.call, self.candidate.layer) for one in prepared]
+        return results.stretches(prepared, self.candidate.layer, stretch or self._stretch)
+
+    @property
+    def _stretch(self) -> int:
+        """How many calls are timed at a time."""
+        is_gpu = self.candidate.case.device.startswith("cuda")
+        return max(1, ceil(STRETCH_SECONDS / max(self.seconds, 1e-7))) if is_gpu else 1
 
 
 def block_counts(seconds: float) -> tuple[int, int]:
     """How many calls of so many seconds make a block, and how many come before it untimed."""
     timed, settling = (max(1, ceil(wanted / max(seconds, 1e-7))) for wanted in (BLOCK_SECONDS, WARMUP_SECONDS))
     return timed, settling
+
+
+def block_growth(calibrated: float, seconds: float) -> int:
+    """How many times as many calls make a block where a call takes far less than was calibrated; else 1."""
+    times = calibrated / max(seconds, 1e-7)
+    return ceil(times) if times > _FAR_SHORTER else 1
 
 
 def measure(

@@ -1,4 +1,8 @@
-"""Contents of timed calls: no two calls of a measurement have the same contents, nor do they share memory."""
+"""Contents of timed calls: no two calls of a measurement have the same contents, nor do they share memory.
+
+Memory is there before a block begins, and what a call is given is written into it just before the call. So nothing of a later
+call can be read, nor its work be done, in an earlier one. In training the weights change too: see `WeightChanges`.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,20 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pytest_ecornn.cases import contents, memory_layout
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Case, Weights
 from pytest_ecornn.verification.calls import Call, check_unchanged
+from pytest_ecornn.verification.verification import expected
 
 FEWEST_OFFSETS, MOST_OFFSETS = 1024, 4096  # at which a call's contents may begin in the pool
 MAX_COPIED_BYTES = 2**29  # bytes that the calls of one block may have to themselves
 _MIXED = ("normal", "saturated", "large", "near_one", "drifting")  # kinds of contents that stay so where two slices are mixed
 _LEAST_SHARE, _SCALE = 0.25, 1.36  # of either slice; so that the mixture varies about as much as each
+_LEAST_CHANGE, _MOST_CHANGE = 2**-4, 2**-3  # of a weight's element
+_CHANGED_BLOCKS = 3  # that surely begin with other weights
 
 
 @dataclass(frozen=True)
@@ -39,17 +46,29 @@ class Contents:
 
     def problem(self, weights: Any) -> Problem:
         """Builds the problem on `weights`, in memory that nothing else has; the same values each time."""
+        made = self.unwritten(weights)
+        self.write(made)
+        return made
+
+    def unwritten(self, weights: Any) -> Problem:
+        """Builds the problem on `weights`, in memory that nothing else has, whose values are still to be written."""
         pool, x = self.pool, contents.empty_with_strides(self.like)
-        if self.other_x is None:
-            x.copy_(pool.x)
-        else:
-            torch.lerp(pool.x, self.other_x, self.share, out=x)
-        pairs = zip(pool.state, self.other_state or pool.state, strict=True)
-        state = tuple(one.clone() if one is other else torch.lerp(one, other, self.share) for one, other in pairs)
-        loss = tuple(one.clone() for one in pool.output_gradients)
-        lengths, resets = (None if mask is None else mask.clone() for mask in (pool.lengths, pool.resets))
+        state, loss = (tuple(map(torch.empty_like, tensors)) for tensors in (pool.state, pool.output_gradients))
+        lengths, resets = (None if mask is None else torch.empty_like(mask) for mask in (pool.lengths, pool.resets))
         made = replace(pool, weights=weights, x=x, state=state, lengths=lengths, resets=resets, output_gradients=loss)
         return _laid_out(made)
+
+    def write(self, problem: Problem) -> None:
+        """Writes the contents into what `unwritten` has made."""
+        pool, x, state = self.pool, problem.x, problem.state
+        mixed = zip((x, *state), (pool.x, *pool.state), (self.other_x, *(self.other_state or pool.state)), strict=True)
+        for target, one, other in mixed:
+            if other is None or other is one:
+                target.copy_(one)
+            else:
+                torch.lerp(one, other, self.share, out=target)
+        for target, value in zip(_tensors(problem)[1 + len(state) :], _tensors(pool)[1 + len(state) :], strict=True):
+            target.copy_(value)
 
     def in_place(self, weights: Any) -> Problem:
         """Builds the problem on `weights`, where it stands in the pool: not mixed."""
@@ -78,6 +97,7 @@ class InputPool:
         self._is_mixed = case.contents in _MIXED and not case.projected
         self._random = torch.Generator().manual_seed(secrets.randbits(62))
         self._chance = random.Random(secrets.randbits(128))
+        self.weight_changes = WeightChanges(case, self._chance) if case.training else None
         self._renew()
 
     def _renew(self) -> None:
@@ -128,26 +148,81 @@ class InputPool:
         """The case's own problem on `weights`, at addresses that nothing else has."""
         return contents.copied_with_strides(replace(self._own, weights=weights))
 
-    def prepare_calls(self, weights: Any, count: int) -> list[Prepared]:
-        """Calls not yet made, the contents of each in fresh memory: where an earlier call's stand, no later one's will.
+    def prepare_calls(self, weights: Any, count: int, change: float = 0.0) -> list[Prepared]:
+        """Calls not yet made, each in fresh memory: where an earlier call's contents stand, no later one's will.
 
-        Only if all together would take too much, they are part of the pool.
+        Only if all together would take too much, they are part of the pool. change: of the weights, in training.
         """
         is_apart = count * self.call_bytes <= MAX_COPIED_BYTES
         sample = [self.next_problem() for _ in range(count)]
-        return [Prepared(one, Call((one.problem if is_apart else one.in_place)(weights)), is_apart) for one in sample]
+        calls = [Call((one.unwritten if is_apart else one.in_place)(weights)) for one in sample]
+        return [Prepared(one, call, is_apart, self.weight_changes, change) for one, call in zip(sample, calls, strict=True)]
+
+
+class WeightChanges:
+    """Changes of a training case's weights between blocks of timed calls, in place and the same for all arms.
+
+    A layer that keeps what it derives from weights, or a gradient, is wrong afterwards. A change multiplies each element by a
+    factor near one, so that zeros, infinities and NaN stay.
+    """
+
+    def __init__(self, case: Case, chance: random.Random):
+        self._own, self._chance = expected(case).problem.weights, chance
+        drawn = torch.Generator().manual_seed(chance.getrandbits(62))
+        self._slopes = {
+            name: (torch.rand(one.shape, generator=drawn) * 2 - 1).to(one.device, one.dtype) for name, one in self._own.items()
+        }
+        self._blocks: list[float] = []
+        self._now: dict[int, tuple[Weights, float]] = {}  # by identity
+        self._latest = 0.0, self._own
+
+    def begin_block(self, weights: Weights, number: int) -> float:
+        """Changes the weights as in every arm's block of that number, and returns the change; a new one less and less often."""
+        while len(self._blocks) <= number:
+            is_new = self._chance.random() * (len(self._blocks) + 1) < _CHANGED_BLOCKS
+            change = self._chance.choice((-1, 1)) * self._chance.uniform(_LEAST_CHANGE, _MOST_CHANGE)
+            self._blocks.append(change if is_new else self._blocks[-1])
+        change = self._blocks[number]
+        if self._now.get(id(weights)) != (weights, change):
+            self.put(weights, change)
+            self._now[id(weights)] = weights, change
+        return change
+
+    def put(self, weights: Weights, change: float) -> None:
+        """Writes the case's weights, so changed, into `weights`; torch does not count it."""
+        self._now.pop(id(weights), None)
+        for name, weight in weights.items():
+            torch.mul(self._own[name].data, self._slopes[name].mul(change).add_(1), out=weight.data)
+
+    def weights(self, change: float) -> Weights:
+        """Returns the case's weights, so changed, in memory of their own."""
+        if self._latest[0] != change:
+            empty = {name: nn.Parameter(torch.empty_like(one), one.requires_grad) for name, one in self._own.items()}
+            self._latest = change, Weights(empty, self._own.masks)
+            self.put(self._latest[1], change)
+        return self._latest[1]
 
 
 class Prepared(NamedTuple):
-    """A call that is ready to be made, of such contents. is_apart: whether it has copies of them."""
+    """A call that is to be made, of such contents, and in training on weights so changed.
+
+    is_apart: whether its contents have memory of their own.
+    """
 
     contents: Contents
     call: Call
     is_apart: bool = True
+    weight_changes: WeightChanges | None = None
+    change: float = 0.0
+
+    def write(self) -> None:
+        """Writes the contents, to be called just before the call."""
+        if self.is_apart:
+            self.contents.write(self.call.problem)
 
     def problem(self) -> Problem:
         """Rebuilds the problem that the call was given, in memory that the layer does not know."""
-        weights = self.call.problem.weights
+        weights = self.weight_changes.weights(self.change) if self.weight_changes else self.call.problem.weights
         return self.contents.problem(weights) if self.is_apart else self.contents.in_place(weights)
 
     def check_unchanged(self) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.measurement.clocks import Timer
 from pytest_ecornn.measurement.kept import SpotChecks, result_bytes
-from pytest_ecornn.measurement.measurement import block_counts
+from pytest_ecornn.measurement.measurement import block_counts, block_growth
 from pytest_ecornn.measurement.pool import Contents, InputPool, Prepared
 from pytest_ecornn.verification.calls import Call
 from pytest_ecornn.verification.verification import Candidate
@@ -55,17 +55,19 @@ class GraphArm:
         self.samples_us: list[float] = []
         self.kept = SpotChecks(result_bytes(candidate), candidate.case.device)
         self.calls = self.settling = 1
+        self._seconds = 0.0  # of a replay, about, as calibrated
         self._pool, self._turns = pool, cycle(self.graphs)
 
     def fresh(self) -> GraphArm:
         arm = GraphArm(self.candidate, self._pool, self.graphs)
-        arm.calls, arm.settling = self.calls, self.settling
+        arm.calls, arm.settling, arm._seconds = self.calls, self.settling, self._seconds
         return arm
 
     def calibrate(self, clock: Timer) -> None:
         count = len(self.graphs)
         count, _ = block_counts(self._replay(clock, self._next(count)) / count)  # a graph's first launch uploads it
-        self.calls, self.settling = block_counts(min(self._replay(clock, self._next(count)) for _ in range(3)) / count)
+        self._seconds = min(self._replay(clock, self._next(count)) for _ in range(3)) / count
+        self.calls, self.settling = block_counts(self._seconds)
 
     def block(self, clock: Timer, is_settled: bool) -> None:
         """Always after untimed replays: new contents have just gone through the cache.
@@ -73,11 +75,22 @@ class GraphArm:
         Graphs that are not replayed, since a block has fewer calls, keep their contents; those of timed replays are judged.
         """
         first, timed = self._next(self.settling), self._next(self.calls)
-        prepared = {graph: graph.prepare_replay(self._pool.next_problem()) for graph in dict.fromkeys([*first, *timed])}
+        prepared = {graph: self._prepare(graph) for graph in dict.fromkeys([*first, *timed])}
         self._replay(clock, first)
-        self.samples_us.append(self._replay(clock, timed) / self.calls * 1e6)
+        seconds = self._replay(clock, timed) / self.calls
+        self.samples_us.append(seconds * 1e6)
         checked = list(dict.fromkeys(timed))
         self.kept.take([prepared[graph] for graph in checked], [graph.result for graph in checked])
+        if (growth := block_growth(self._seconds, seconds)) > 1:
+            self._seconds, self.calls, self.settling = seconds, growth * self.calls, growth * self.settling
+
+    def _prepare(self, graph: Graph) -> Prepared:
+        """New contents for the graph, and in training the weights of this block."""
+        prepared, changes = graph.prepare_replay(self._pool.next_problem()), self._pool.weight_changes
+        if changes is None:
+            return prepared
+        change = changes.begin_block(self.candidate.weights, len(self.samples_us))
+        return prepared._replace(weight_changes=changes, change=change)
 
     def _next(self, count: int) -> list[Graph]:
         return list(islice(self._turns, count))

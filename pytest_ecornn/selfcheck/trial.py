@@ -43,6 +43,7 @@ _WHOLE_REASONS = {
     "property": r": {} is broken: ",
     "timed call": r"^a timed call returned a wrong result",
     "unfinished": r"expected results finished when the call returns|^a timed call returned a wrong result",
+    "overwritten": r"expected results that later calls leave alone",
     "moved": r"expected \w+ where it was, but a timed call has put it elsewhere",
     "threads": r"expected a call's work done when it returns",
     "changed": r": {}: expected .* as before",

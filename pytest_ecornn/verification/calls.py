@@ -201,13 +201,12 @@ def run_call(layer: Layer, call: Call) -> Tensors:
 
 def _unpack(result: Any, cell: cells.Cell) -> tuple[Tensor, tuple[Tensor, ...]]:
     form = "(output, final_state)"
-    if not isinstance(result, tuple) or len(result) != 2 or type(result[0]) is not Tensor:
+    if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor:
         raise WrongResult(f"expected the tuple {form} of plain tensors, got {_kind(result)}")
     count = len(cell.states)
     wanted = "a tensor" if count == 1 else f"a tuple of {count} tensors ({', '.join(cell.states)})"
-    finals = (result[1],) if isinstance(result[1], Tensor) else result[1]
-    right_kind = isinstance(result[1], Tensor) if count == 1 else isinstance(finals, (tuple, list)) and len(finals) == count
-    if not right_kind or not all(type(final) is Tensor for final in finals):
+    finals = (result[1],) if count == 1 else result[1]
+    if type(finals) not in (tuple, list) or len(finals) != count or not all(type(final) is Tensor for final in finals):
         raise WrongResult(f"expected the final state as {wanted}, got {_kind(result[1])}")
     return result[0], tuple(finals)
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.measurement import clocks, kept
 from pytest_ecornn.measurement import pool as pool_module
 from pytest_ecornn.measurement.kept import MOST_KEPT, SpotChecks
+from pytest_ecornn.measurement.measurement import Arm, block_growth
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification import spot_check
-from pytest_ecornn.verification.calls import Call, WrongResult, run
+from pytest_ecornn.verification.calls import WrongResult, run
 from pytest_ecornn.verification.guards.overrides import Overrides
 from pytest_ecornn.verification.guards.tampering import MonkeypatchGuard
+from pytest_ecornn.verification.verification import Candidate
 
 OWN = Declared("float32")
 CASES = (
@@ -55,6 +60,8 @@ def test_calls_stand_apart_and_can_be_made_again(layout: str) -> None:
     case = Case.parse(CASES[0] + layout)
     own, pool, weights = contents.problem(case), InputPool(case), contents.make_weights(case)
     first, second = (pool.prepare_calls(weights, 3) for _ in range(2))
+    for one in (*first, *second):
+        one.write()
     calls = [one.call for one in (*first, *second)]
     assert len({call.x.untyped_storage().data_ptr() for call in calls}) == 6
     assert {(call.x.stride(), call.x.storage_offset()) for call in calls} == {(own.x.stride(), own.x.storage_offset())}
@@ -77,6 +84,8 @@ def test_no_row_comes_again_where_it_is_multiplied(projected: bool) -> None:
 def test_all_calls_are_kept_where_there_are_few_and_each_as_often_where_there_are_many() -> None:
     case = Case(cell="rnn_tanh", steps=1, batch=1, hidden_size=1)
     prepared, few = InputPool(case).prepare_calls(contents.make_weights(case), 30), SpotChecks()
+    for one in prepared:
+        one.write()
     result = (torch.zeros(1, 1, 1), torch.zeros(1, 1, 1)), ()
     few.take(prepared, [result] * 30)
     assert len(few._calls) == 30
@@ -93,21 +102,115 @@ def test_all_calls_are_kept_where_there_are_few_and_each_as_often_where_there_ar
 
 def test_a_result_that_changes_after_its_call_is_told() -> None:
     case = Case.parse("gru-T4-B2-H3-float32")
-    found = kept.Results(8, lambda: 0.1, 8)
     late = torch.zeros(4, 2, 3), torch.zeros(1, 2, 3)
-    for _ in range(8):
-        found.make(Call(contents.problem(case)), lambda x, state, lengths: late)
+    found = timed(case, lambda x, state, lengths: late, calls=8, draw=lambda: 0.1)
     assert len(found.returned) == 8
     found.parts[0].check()
     late[0].add_(1)
-    with pytest.raises(WrongResult, match="expected results finished when the call returns"):
+    with pytest.raises(WrongResult, match="expected results finished when the call returns, but output changed afterwards"):
         found.parts[0].check()
+
+
+def timed(case: Case, layer: Any, calls: int, draw: Callable[[], float] = lambda: 0.99, stretch: int = 1) -> kept.Results:
+    """Results of calls that a clock has timed one stretch after the other. draw: in place of random numbers."""
+    found, prepared = kept.Results(calls, draw, calls), InputPool(case).prepare_calls(contents.make_weights(case), calls)
+    clocks.WallTimer().time(found.stretches(prepared, layer, stretch))
+    return found
+
+
+@pytest.mark.parametrize(("calls", "stretch"), [(1, 1), (6, 1), (6, 4)])
+def test_the_last_call_of_a_block_is_always_read_in_part_before_the_clock_returns(calls: int, stretch: int) -> None:
+    case = Case.parse("gru-T4-B2-H3-float32")
+    found = timed(case, ReferenceLoop().build(case, contents.make_weights(case)), calls, stretch=stretch)
+    assert {part.name for part in found.parts} == {"output", "final h"}
+    assert all(part.tensor.data_ptr() in {one.data_ptr() for one in found.returned[-1][0]} for part in found.parts)
+
+
+@pytest.mark.parametrize("stretch", [1, 3])
+def test_contents_of_a_call_are_written_when_its_stretch_begins(stretch: int) -> None:
+    case, seen = Case.parse("gru-T4-B2-H3-float32-ragged-state"), list[Tensor]()
+    prepared = InputPool(case).prepare_calls(contents.make_weights(case), 6)
+    for one in prepared:
+        one.call.problem.x.fill_(7.0)
+
+    def layer(x: Tensor, state: Any, lengths: Any) -> Any:
+        number = len(seen)
+        seen.append(x)
+        written = [bool((one.call.problem.x != 7.0).all()) for one in prepared]
+        assert written == [position < (number // stretch + 1) * stretch for position in range(6)]
+        assert torch.equal(x, prepared[number].problem().x)
+        assert torch.equal(state, prepared[number].problem().state[0])
+        assert torch.equal(lengths, prepared[number].problem().lengths)  # type: ignore[arg-type]
+        return torch.zeros(4, 2, 3), torch.zeros(1, 2, 3)
+
+    clocks.WallTimer().time(kept.Results(6, lambda: 0.99, 6).stretches(prepared, layer, stretch))
+    assert len(seen) == 6
+
+
+def test_what_happens_between_the_calls_of_an_iterator_is_not_timed() -> None:
+    def calls() -> Iterator[Callable[[], None]]:
+        for _ in range(3):
+            time.sleep(0.05)
+            yield lambda: time.sleep(0.002)
+
+    assert 0.006 <= clocks.WallTimer().time(calls()) < 0.1
+
+
+def test_an_early_result_that_a_later_call_writes_over_is_told_when_the_row_ends() -> None:
+    case = Case.parse("gru-T4-B2-H3-float32")
+    prepared, checks = InputPool(case).prepare_calls(contents.make_weights(case), 4), SpotChecks()
+    results = [((torch.zeros(4, 2, 3), torch.zeros(1, 2, 3)), ()) for _ in range(4)]
+    checks.hold(prepared, results)
+    assert checks.verify(OWN) == []
+    for output, _ in (one for one, _ in results):
+        output[-1, 0, 0] = 1.0
+    with pytest.raises(WrongResult, match="expected results that later calls leave alone, but output of an early one"):
+        checks.verify(OWN)
+
+
+class Odd(tuple[Any, ...]):
+    pass
+
+
+@pytest.mark.parametrize(
+    "result", [Odd((torch.zeros(4, 2, 3), torch.zeros(1, 2, 3))), (nn.Parameter(torch.zeros(4, 2, 3)),) * 2]
+)
+def test_a_timed_result_of_a_subclass_is_told_before_it_is_read(result: Any) -> None:
+    case = Case.parse("gru-T4-B2-H3-float32")
+    with pytest.raises(WrongResult, match=r"expected the tuple .* of plain tensors, got"):
+        timed(case, lambda x, state, lengths: result, calls=2)
+
+
+def test_weights_change_between_blocks_as_kept_calls_have_them() -> None:
+    case = Case.parse("lstm-T4-B2-H3-float32-training")
+    pool, weights, other = InputPool(case), contents.make_weights(case), contents.make_weights(case)
+    changes: Any = pool.weight_changes
+    drawn = [changes.begin_block(weights, number) for number in range(40)]
+    assert len(set(drawn[:3])) == 3
+    assert 3 < len(set(drawn)) < 30
+    assert all(2**-4 <= abs(change) <= 2**-3 for change in drawn)
+    assert changes.begin_block(other, 1) == drawn[1]
+    rebuilt = pool.prepare_calls(other, 1, drawn[1])[0].problem().weights
+    assert all(torch.equal(rebuilt[name], other[name]) for name in other)
+    assert not any(torch.equal(weights[name], other[name]) for name in other)
+    changes.put(other, 0.0)
+    assert all(torch.equal(one, own) for one, own in zip(other.values(), contents.make_weights(case).values(), strict=True))
+
+
+def test_a_block_far_shorter_than_it_was_calibrated_for_has_more_calls_next_time() -> None:
+    case = Case.parse("gru-T1-B1-H2-float32")
+    arm = Arm(Candidate.build("loop", ReferenceLoop, case), InputPool(case), seconds=10.0, calls=1, warmup_calls=1)
+    arm.block(clocks.WallTimer(), is_settled=True)
+    assert arm.calls >= 4
+    assert arm.seconds == pytest.approx(arm.samples_us[0] * 1e-6)
+    assert block_growth(1e-3, 0.6e-3) == 1
 
 
 def made(case: Case, count: int) -> list[spot_check.Made]:
     weights = contents.make_weights(case)
     layer = ReferenceLoop().build(case, weights)
-    return [(one.problem, run(layer, one.problem())) for one in InputPool(case).prepare_calls(weights, count)]
+    prepared = InputPool(case).prepare_calls(weights, count)
+    return [(one.problem, run(layer, replace(one.problem(), weights=weights))) for one in prepared]
 
 
 @pytest.mark.parametrize("text", CASES)
@@ -154,6 +257,7 @@ def test_calls_too_large_for_memory_of_their_own_are_part_of_the_pool(monkeypatc
     monkeypatch.setattr(pool_module, "MAX_COPIED_BYTES", 0)
     case = Case.parse("lstm-T4-B2-H3-float32")
     prepared = InputPool(case).prepare_calls(contents.make_weights(case), 4)
+    prepared[0].write()
     assert len({one.call.x.untyped_storage().data_ptr() for one in prepared}) == 1
     assert all(torch.equal(one.problem().x, one.call.x) for one in prepared)
 

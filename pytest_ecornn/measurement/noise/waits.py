@@ -7,7 +7,7 @@ the work that hides.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import get_native_id
@@ -95,7 +95,8 @@ class TimedSpan:
     """Seconds that calls of this process took, and that its threads waited and worked meanwhile, the calling one among them.
 
     around: between the readings of the waits and those of the other times, when the calling thread may have waited as well.
-    stale: by which the other threads' work may be counted too high or too low.
+    stale: by which the other threads' work may be counted too high or too low. timed: of `wall`, what the clock has counted,
+    unless all; waits beside it may have been within.
     """
 
     wall: float
@@ -105,6 +106,7 @@ class TimedSpan:
     caller_used: float
     around: float = 0.0
     stale: float = 0.0
+    timed: float = 0.0
 
     def lost(self, processors: int) -> float:
         """The share of the time that others may have cost at most.
@@ -120,7 +122,8 @@ class TimedSpan:
         return self._share(self.caller_wait - self.around - (self.used - self.caller_used) - self.stale)
 
     def _share(self, seconds: float) -> float:
-        return min(1.0, max(0.0, seconds) / self.wall) if self.wall > 0 else 0.0
+        timed = min(self.wall, self.timed or self.wall)
+        return min(1.0, max(0.0, seconds) / timed) if timed > 0 else 0.0
 
 
 class WatchedClock:
@@ -132,20 +135,20 @@ class WatchedClock:
         self._processors, self._tick = len(usable_processors()) or 1, tick()
         self.lost = self.delayed = self._used = self._seen = 0.0
 
-    def time(self, calls: Sequence[Callable[[], Any]]) -> float:
+    def time(self, calls: Iterable[Callable[[], Any]]) -> float:
         first, before = perf_counter(), self._waits.read()
         used, caller_used, start = process_time(), thread_time(), perf_counter()
         seconds = self._clock.time(calls)
         wall, caller_used, used = perf_counter() - start, thread_time() - caller_used, process_time() - used
         waited = self._waits.since(before)
         around, stale = perf_counter() - first - wall, self._tick * min(self._processors - 1, waited.others)
-        span = TimedSpan(wall, waited.wait, used, waited.caller, caller_used, around, stale)
+        span = TimedSpan(wall, waited.wait, used, waited.caller, caller_used, around, stale, seconds)
         self.lost = span.lost(self._processors)
         self.delayed = min(self.lost, span.delayed)
         self._used, self._seen = self._used + used, self._seen + waited.used
         return seconds
 
-    def host_us(self, calls: Sequence[Callable[[], Any]]) -> float | None:
+    def host_us(self, calls: Iterable[Callable[[], Any]]) -> float | None:
         return self._clock.host_us(calls)
 
     @property
