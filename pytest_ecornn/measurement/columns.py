@@ -99,7 +99,7 @@ class TimingColumn:
         return Timing(
             time_us, low, high, arm.samples_us, arm.calls, self._clock.name, self.against(), arm.candidate.build_ms,
             peak_bytes, cost.bytes, cost.operations, gb_per_s, gflop_per_s, floor, floor / time_us, host_us,
-            self._sensors.summary(), list(waits.lost), list(waits.delayed), found,
+            self._sensors.summary(), list(waits.lost), list(waits.delayed), found, arm.candidate.first_call_ms,
         )  # fmt: skip
 
     def against(self) -> list[BaselineRatio]:

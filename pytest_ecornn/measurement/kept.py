@@ -152,8 +152,8 @@ class SpotChecks:
         """Returns empty `Results` for the next block."""
         return Results(calls, self._draw, min(calls, self._alive))
 
-    def take(self, prepared: Sequence[Prepared], results: Sequence[Any]) -> bool:
-        """Chooses among the calls and their results, the clock stopped, and copies what is chosen.
+    def take(self, prepared: Sequence[Prepared], results: Sequence[Any], is_certain: bool = False) -> bool:
+        """Chooses among the calls and their results, the clock stopped, and copies what is chosen; all, where that is certain.
 
         Returns whether to look closely at this block: less and less often. Raises WrongResult where a chosen call wrote into
         what it was given, or returned what does not have the contract's form.
@@ -161,7 +161,7 @@ class SpotChecks:
         self._blocks += 1
         selected = []
         for one, result in zip(prepared, results, strict=True):
-            key = self._draw()
+            key = self._draw() + is_certain
             if len(self._calls) < self._most or key > self._calls[0].key:
                 selected.append(one)
                 self._keep(KeptCall(key, one, copies(detached(one.call, result))))

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
 from math import ceil
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -45,6 +45,7 @@ _HOST_CALLS = 20
 _ORDER = secrets.SystemRandom()
 _MAX_ROUND_BUDGETS = 4.0  # budgets that MIN_PAIRS rounds may take; beyond, MIN_ROUNDS have to do
 MIN_ROUNDS = 3
+_Figure = TypeVar("_Figure")
 
 
 class Timeable(Protocol):
@@ -122,7 +123,7 @@ class Arm:
             part.check()
         for name, position in self._weights_places().items():
             if position != self._places[name]:
-                raise WrongResult(f"expected {name} where it was, but a timed call has put it elsewhere in memory")
+                raise WrongResult(f"expected {name} as it was, but a timed call has changed its memory, dtype or class")
         looked_at = timed[-len(results.returned) :]
         self.kept.hold(looked_at, results.returned)
         if self.kept.take(looked_at, results.returned):
@@ -130,19 +131,26 @@ class Arm:
             self._weights.check()
 
     def _weights_places(self) -> dict[str, tuple[object, ...]]:
-        """Addresses, strides and shapes of the weights, which baselines compute with as well."""
-        return {name: (one.data_ptr(), one.stride(), one.shape) for name, one in self.candidate.weights.items()}
+        """What baselines, which compute with the weights as well, depend on beside their values."""
+        weights = self.candidate.weights.items()
+        return {name: (type(one), one.dtype, one.data_ptr(), one.stride(), one.shape) for name, one in weights}
 
     def peak_bytes(self) -> int | None:
         """The most memory that one call takes."""
-        call, case = next(self._calls_on_new_inputs(1)), self.candidate.case
-        with torch.set_grad_enabled(case.training):
-            return memory.peak_bytes(call, case.device)
+        return self._of_verified_calls(1, lambda calls: memory.peak_bytes(next(calls), self.candidate.case.device))
 
     def host_us(self, clock: Timer) -> float | None:
         """How long a call keeps the host, where it returns before its work is done."""
+        return self._of_verified_calls(max(MIN_ROUNDS, min(_HOST_CALLS, self.calls)), clock.host_us)
+
+    def _of_verified_calls(self, count: int, measured: Callable[[Iterator[Callable[[], Any]]], _Figure]) -> _Figure:
+        """What is measured of calls that are not timed, and verified whatever chance says."""
+        prepared = self.pool.prepare_calls(self.candidate.weights, count, self._change_weights())
+        results = self.kept.results(count)
         with torch.set_grad_enabled(self.candidate.case.training):
-            return clock.host_us(self._calls_on_new_inputs(max(MIN_ROUNDS, min(_HOST_CALLS, self.calls)), stretch=1))
+            figure = measured(self._made(prepared, results, stretch=1))
+        self.kept.take(prepared[count - len(results.returned) :], results.returned, is_certain=True)
+        return figure
 
     def _calls_on_new_inputs(self, count: int, stretch: int = 0) -> Iterator[Callable[[], Any]]:
         return self._made(self.pool.prepare_calls(self.candidate.weights, count), stretch=stretch)

@@ -137,7 +137,8 @@ class Timing:
     """Measurements by one clock. All times are of one call; `samples_us` holds the mean of each block, in order.
 
     host_us: until a call on a GPU returns. sensors: as `sensors.GpuTelemetry.summary` gives them. lost, delayed: the shares of
-    each block's time that others may have cost at most, and for certain; empty where that is not known.
+    each block's time that others may have cost at most, and for certain; empty where that is not known. first_call_ms: of the
+    first call after the build.
     """
 
     time_us: float
@@ -160,6 +161,7 @@ class Timing:
     lost: list[float] = field(default_factory=list)
     delayed: list[float] = field(default_factory=list)
     disturbance: Disturbance | None = None
+    first_call_ms: float | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError where the sensors, which are read from files too, are no figures."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from pytest_ecornn.system import cache
 class MutationScore:
     """Counts of planted faults that the harness caught, and of its false alarms.
 
-    families: how many were caught and how many tried, by kind ("fault", "cheat") and family. left_out: how many need a GPU.
+    families: how many were caught and how many tried, by kind ("fault", "cheat") and family. public: likewise of what stands
+    for cheats that others have published, by family. left_out: how many need a GPU.
     survivors and false_alarms: by name. correct: cases of right implementations that were verified. implementations: by name,
     those that are right. taken: ISO 8601. seed: of what was drawn.
     """
@@ -32,12 +33,14 @@ class MutationScore:
     correct: int = 0
     implementations: list[str] = field(default_factory=list)
     false_alarms: list[str] = field(default_factory=list)
+    public: dict[str, list[int]] = field(default_factory=dict)
 
-    def add_planted(self, kind: str, name: str, is_caught: bool) -> None:
-        """A planted fault or cheat that was tried; its family is its name's first word."""
-        families = self.families.setdefault(kind, {})
-        caught, tried = families.get(family := name.partition("_")[0], [0, 0])
-        families[family] = [caught + is_caught, tried + 1]
+    def add_planted(self, kind: str, name: str, is_caught: bool, public: Iterable[str] = ()) -> None:
+        """A planted fault or cheat that was tried; its family is its name's first word. public: families that it stands for."""
+        own = self.families.setdefault(kind, {})
+        for families, family in ((own, name.partition("_")[0]), *((self.public, family) for family in public)):
+            caught, tried = families.get(family, [0, 0])
+            families[family] = [caught + is_caught, tried + 1]
         if not is_caught:
             self.survivors.append(name)
 
@@ -54,6 +57,9 @@ class MutationScore:
         for kind, families in self.families.items():
             caught, tried = map(sum, zip(*families.values(), strict=True))
             kills.append(f"{caught} of {tried} planted {kind}s caught")
+        if self.public:
+            whole = sum(caught == tried for caught, tried in self.public.values())
+            kills.append(f"{whole} of {len(self.public)} families of public cheats caught")
         alarms = f"{len(self.false_alarms) or 'no'} false alarm{'s' if len(self.false_alarms) > 1 else ''}"
         commit, _, dirty = self.commit.partition("-")
         own = f", commit {commit[:12]}{'-' * bool(dirty)}{dirty}" if commit else ""
@@ -64,7 +70,7 @@ class MutationScore:
 
     def lines(self) -> Iterator[str]:
         """The whole score, for a terminal."""
-        for kind, families in self.families.items():
+        for kind, families in (self.families | ({"public cheat": self.public} if self.public else {})).items():
             found = ", ".join(f"{name} {caught}/{tried}" for name, (caught, tried) in sorted(families.items()))
             yield f"{kind}s caught: {found}"
         yield f"survivors: {', '.join(self.survivors) or 'none'}"

@@ -28,9 +28,9 @@ from pytest_ecornn.cases.strategies import Refusal, nearest_supported
 from pytest_ecornn.contract import EVERY_CASE, MAX_ACTIVATION_ERROR, Case, Declared, Implementation, SupportedCases
 from pytest_ecornn.system.interruption import raised_as_error
 from pytest_ecornn.system.package_folders import IMPLEMENTATIONS
-from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, clock_functions
+from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, lasting
 from pytest_ecornn.verification.guards.exit_guard import ExitGuard
-from pytest_ecornn.verification.guards.tampering import MonkeypatchGuard
+from pytest_ecornn.verification.guards.tampering import HOOKING, IntrospectionGuard, MonkeypatchGuard
 
 ENTRY_POINT_GROUP = "pytest_ecornn.implementations"
 _OWN = "pytest_ecornn.implementations"
@@ -209,11 +209,12 @@ def _import_guarded(load: Callable[[], ModuleType], file: Path) -> ModuleType:
 
 @contextmanager
 def _unchanged(file: Path) -> Iterator[None]:
-    """Raises DiscoveryError where what is imported within it replaced what the harness works with."""
-    with GlobalStateGuard(clock_functions()) as kept, MonkeypatchGuard() as tools:
+    """Raises DiscoveryError where what is imported within it changed what the harness works with, or what all share."""
+    with GlobalStateGuard(lasting()) as kept, MonkeypatchGuard() as tools, IntrospectionGuard(file) as asking:
         yield
-    if changes := kept.changes + tools.changes:
-        raise DiscoveryError(f"{file}: importing it replaced what the harness works with: {changes[0]}")
+    hooks = [f"{HOOKING}: expected no audit hook, which nothing removes" for asked in asking.found if asked == HOOKING]
+    if changes := kept.changes + tools.changes + hooks:
+        raise DiscoveryError(f"{file}: importing it changed what all implementations share: {changes[0]}")
 
 
 def _loaded(load: Callable[[], ModuleType], file: Path) -> ModuleType:

@@ -14,7 +14,7 @@ from pytest_ecornn import __version__
 from pytest_ecornn.results import score
 from pytest_ecornn.run import run_seed
 from pytest_ecornn.run.suites import select_suites
-from pytest_ecornn.selfcheck import trial
+from pytest_ecornn.selfcheck import public_cheats, trial
 from pytest_ecornn.selfcheck.right_items import right_items
 from pytest_ecornn.system import machine, user_folder
 from pytest_ecornn.system.scratch import Scratch
@@ -72,7 +72,8 @@ class SelfCheckPlugin:
             return
         for found in (value for name, value in report.user_properties if name == PROPERTY):
             if "planted" in found:
-                self._score.add_planted(found["planted"], found["name"], report.passed)
+                public = public_cheats.families_of(found["name"])
+                self._score.add_planted(found["planted"], found["name"], report.passed, public)
             else:
                 self._score.add_correct(found["name"], found["implementation"], found["cases"], report.passed)
         self._score.left_out += report.skipped

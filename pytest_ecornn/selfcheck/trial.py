@@ -14,7 +14,7 @@ import torch
 
 from pytest_ecornn.contract import Case, Implementation
 from pytest_ecornn.results.rows import AGAIN, Row
-from pytest_ecornn.run.discovery import ImplementationInfo, discover
+from pytest_ecornn.run.discovery import DiscoveryError, ImplementationInfo, discover
 from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
 from pytest_ecornn.run.items.drawn_items import DrawnItem, PropertyItem
 from pytest_ecornn.run.items.items import CheckItem
@@ -42,9 +42,10 @@ _REASONS = {
 _WHOLE_REASONS = {
     "property": r": {} is broken: ",
     "timed call": r"^a timed call returned a wrong result",
+    "first call": r"^the first call, whose time is published, returned a wrong result",
     "unfinished": r"expected results finished when the call returns|^a timed call returned a wrong result",
     "overwritten": r"expected results that later calls leave alone",
-    "moved": r"expected \w+ where it was, but a timed call has put it elsewhere",
+    "moved": r"expected \w+ as it was, but a timed call has changed its memory",
     "threads": r"expected a call's work done when it returns",
     "changed": r": {}: expected .* as before",
     "asked": r"but it asked for {}$",
@@ -120,11 +121,21 @@ class Trial:
         return f"expected {caught_by!r} to fail, got {row.status}: {reason or doubts(row) or row.notes}"
 
     def _rows(self) -> Iterator[Row]:
+        try:
+            planted = self.planted
+        except DiscoveryError as error:
+            yield _not_imported(self, str(error))
+            return
         if self.kind == "fault":
-            yield explored(self.planted, self.planted.expectation.profile, self.seed)
+            yield explored(planted, planted.expectation.profile, self.seed)
             return
         for number in range(CHEAT_ROWS):
-            yield timed(self.planted, self.seed, CHEAT_SECONDS * 2**number)
+            yield timed(planted, self.seed, CHEAT_SECONDS * 2**number)
+
+
+def _not_imported(trial: Trial, reason: str) -> Row:
+    expected = planting.expectation(trial.layer)
+    return Row("benchmark", str(trial), "", expected.cell, expected.dtype, expected.device, expected.mode, "failed", reason)
 
 
 def all_trials(*kinds: str, seed: int = 0) -> list[Trial]:

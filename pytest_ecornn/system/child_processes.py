@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import time
 from collections.abc import Collection, Iterable
+from functools import cache
 from pathlib import Path
 
 _PROCESSES = Path("/proc")
@@ -15,6 +17,7 @@ _KEPT_BY_LIBRARIES = ("torch/_inductor/compile_worker", "multiprocessing.resourc
 _WINDOW_SECONDS, _MAX_WINDOWS = 0.03, 100
 _RESTING_TICKS = 0  # of the system's clock, mostly of 10 ms
 _END_SECONDS = 2.0
+_PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
 
 
 def has_children() -> bool:
@@ -28,8 +31,16 @@ def has_children() -> bool:
     return True
 
 
+@cache
+def _adopt_orphans() -> None:
+    """Once, on Linux: from now on a process that this one's children leave behind becomes its child, where it is seen."""
+    with contextlib.suppress(OSError, TypeError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 def living() -> dict[int, str]:
     """This process's children and theirs, with their commands; empty where the system does not tell."""
+    _adopt_orphans()
     if not _PROCESSES.is_dir() or not has_children():
         return {}
     parents = {pid: parent for pid in _pids() if (parent := _parent(pid))}
@@ -64,6 +75,9 @@ def end_others(before: Collection[int]) -> None:
         if time.monotonic() > end:
             raise OSError(f"{len(new)} child processes cannot be ended")
         time.sleep(1e-3)
+    for pid in new:
+        with contextlib.suppress(ChildProcessError):  # an adopted one has nobody else to wait for it
+            os.waitpid(pid, os.WNOHANG)
 
 
 def _rest(pids: Iterable[int]) -> bool:

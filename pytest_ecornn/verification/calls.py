@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from time import perf_counter
 from types import FunctionType
 from typing import Any
 
@@ -171,11 +172,20 @@ class MutationGuard(Copies):
 
 def run_guarded(layer: Layer, problem: Problem) -> Tensors:
     """`run` on poisoned memory. Raises WrongResult where the call wrote into its inputs or weights."""
+    return timed_run_guarded(layer, problem)[0]
+
+
+def timed_run_guarded(layer: Layer, problem: Problem) -> tuple[Tensors, float]:
+    """`run_guarded`, and the seconds from the call until its results are there."""
     guard = MutationGuard(Call(problem))
     with PoisonedAllocations():
+        start = perf_counter()
         tensors = run(layer, problem)
+        if problem.case.device.startswith("cuda"):
+            torch.cuda.synchronize(problem.case.device)
+        seconds = perf_counter() - start
     guard.check()
-    return tensors
+    return tensors, seconds
 
 
 def run(layer: Layer, problem: Problem) -> Tensors:

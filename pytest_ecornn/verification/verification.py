@@ -18,7 +18,7 @@ from pytest_ecornn.contract import Case, Declared, Implementation, Layer, Weight
 from pytest_ecornn.reference import rounding
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification import comparison, rounding_shares, yardstick
-from pytest_ecornn.verification.calls import Tensors, run, run_guarded
+from pytest_ecornn.verification.calls import Tensors, run, timed_run_guarded
 from pytest_ecornn.verification.comparison import Array, Error, Mask, TensorCheck
 from pytest_ecornn.verification.guards import ambient, tampering
 from pytest_ecornn.verification.moved_gates import PerturbedActivations
@@ -176,7 +176,11 @@ def expected(case: Case) -> ReferenceResult:
 
 @dataclass
 class Candidate:
-    """An implementation built for a case, ready to be run on any problem that shares `weights`."""
+    """An implementation built for a case, ready to be run on any problem that shares `weights`.
+
+    first_call_ms: of its first call, on poisoned memory. first: what that returned in training, on other weights, until it is
+    judged.
+    """
 
     name: str
     implementation: Implementation
@@ -185,6 +189,8 @@ class Candidate:
     weights: Weights
     build_ms: float
     declared: Declared  # as it was before the layer was built
+    first_call_ms: float = 0.0
+    first: Tensors | None = None
 
     @classmethod
     def build(cls, name: str, make: Callable[[], Implementation], case: Case) -> Candidate:
@@ -201,7 +207,7 @@ class Candidate:
             build_ms = (time.perf_counter() - start) * 1e3
         candidate = cls(name, implementation, case, layer, weights, build_ms, declared)
         if case.training:
-            run_guarded(layer, replace(own, weights=weights))
+            candidate.first = candidate._run(replace(own, weights=weights))
             for parameter, value in zip(weights.values(), own.weights.values(), strict=True):
                 parameter.data.copy_(value)  # which torch does not count as a change
         return candidate
@@ -209,8 +215,16 @@ class Candidate:
     def verify(self) -> list[TensorCheck]:
         """Runs on poisoned memory and compares every tensor with the reference."""
         wanted = expected(self.case)
-        tensors = run_guarded(self.layer, replace(wanted.problem, weights=self.weights))
-        return wanted.compare(tensors, self.declared)
+        return wanted.compare(self._run(replace(wanted.problem, weights=self.weights)), self.declared)
+
+    def first_problem(self) -> Problem:
+        """Builds what the first call was given where `first` is left to be judged."""
+        return replace(expected(self.case).problem, weights=contents.make_weights(self.case, "decoy"))
+
+    def _run(self, problem: Problem) -> Tensors:
+        tensors, seconds = timed_run_guarded(self.layer, problem)
+        self.first_call_ms = self.first_call_ms or seconds * 1e3
+        return tensors
 
 
 def failed_tensors(name: str, case: Case, comparisons: list[TensorCheck]) -> str:

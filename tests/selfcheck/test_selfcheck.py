@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from pytest_ecornn.reporting import markdown
 from pytest_ecornn.results import score
 from pytest_ecornn.run import run_seed
 from pytest_ecornn.run.exploration import Profile
-from pytest_ecornn.selfcheck import planting, right_items
+from pytest_ecornn.selfcheck import planting, public_cheats, right_items, trial
 from pytest_ecornn.selfcheck.plugin import PROPERTY, SelfCheckPlugin
 from pytest_ecornn.selfcheck.right_items import FalseAlarmItem
 from tests.helpers.foreign import Foreign
@@ -145,3 +146,18 @@ def test_what_a_selfcheck_cannot_be_asked_is_a_usage_error(arguments: list[str],
 def test_a_planted_fault_is_tried_and_counted_from_an_empty_directory(foreign: Foreign) -> None:
     done = foreign.run("--ecornn-selfcheck", "-k", "gates_hard_sigmoid", check=0)
     assert "faults caught: gates 1/1" in done.stdout, done.stdout + done.stderr
+
+
+def test_public_families_are_counted_and_stand_in_the_documents() -> None:
+    found = score.MutationScore("2026-01-01", 1.0, "0", "")
+    for is_caught in (True, False):
+        found.add_planted("cheat", "clock_slowed", is_caught, public_cheats.families_of("clock_slowed"))
+    found.add_planted("cheat", "memo_in_files", True, public_cheats.families_of("memo_in_files"))
+    assert found.public == {"timer patched": [1, 2], "results replayed": [1, 1]}
+    assert "1 of 2 families of public cheats caught" in found.one_line()
+    assert "public cheats caught: results replayed 1/1, timer patched 1/2" in list(found.lines())
+    page = (Path(__file__).parents[2] / "docs/how-it-verifies.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| ([^|]+) \| [^|]+ \| (`.+`) \|$", page, re.M)
+    assert {family: tuple(re.findall(r"`(\w+)`", names)) for family, names in listed} == public_cheats.FAMILIES
+    planted = {str(one) for one in trial.all_trials()}
+    assert all(planted.issuperset(names) for names in public_cheats.FAMILIES.values())

@@ -16,12 +16,13 @@ from pytest_ecornn.results.rows import Row, Timing
 from pytest_ecornn.run.items.items import NamedCaseItem, build_and_compare, check_not_refused
 from pytest_ecornn.system.interruption import raised_as_error
 from pytest_ecornn.system.locking import turn
+from pytest_ecornn.verification import spot_check
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.guards import ambient
 from pytest_ecornn.verification.guards.background import ThreadGuard
 from pytest_ecornn.verification.guards.tampering import MonkeypatchGuard
 from pytest_ecornn.verification.outcomes import RAISED, CheckFailed, SkipCheck, skips_as_unsupported
-from pytest_ecornn.verification.verification import Candidate, failed_tensors
+from pytest_ecornn.verification.verification import Candidate, ReferenceResult, failed_tensors
 
 MIN_AA_PAIRS = 20
 
@@ -46,6 +47,7 @@ class BenchmarkItem(NamedCaseItem):
         self.session.process.set_current_work(self.found.name, self.case)
         with self._global_state_unchanged():
             candidate = self.verified(row)
+            self._verify_first(candidate)
             cost_bounds.checked(candidate)
         self.session.process.set_current_work(self.found.name, self.case, names, is_timed=True)
         arms = [Arm(one, pool, threads=threads) for one in (candidate, *baselines)]
@@ -136,11 +138,23 @@ class BenchmarkItem(NamedCaseItem):
             raise self.failure(f"cost: {problem}")
         return timing
 
+    def _verify_first(self, candidate: Candidate) -> None:
+        """In training the first call is another than the one that was verified."""
+        if candidate.first is None:
+            return
+        tensors, candidate.first = candidate.first, None
+        with self.session.lock.shared():
+            if spot_check.shares([(candidate.first_problem, tensors)], candidate.declared)[0] > 1:
+                verdicts = ReferenceResult(candidate.first_problem()).compare(tensors, candidate.declared)
+                self._check_right("the first call, whose time is published,", verdicts)
+
     def _verify_kept(self, columns: list[TimingColumn]) -> None:
         with self.session.lock.shared():
-            comparisons = [one for column in columns for one in column.verify()]
+            self._check_right("a timed call", [one for column in columns for one in column.verify()])
+
+    def _check_right(self, calls: str, comparisons: list[TensorCheck]) -> None:
         if message := failed_tensors(self.found.name, self.case, comparisons):
-            raise CheckFailed(f"a timed call returned a wrong result\n{message}")
+            raise CheckFailed(f"{calls} returned a wrong result\n{message}")
 
 
 class AATestItem(BenchmarkItem):

@@ -1,4 +1,4 @@
-"""State that all code shares and a layer must leave alone: random states, modes, precisions, thread counts, clocks.
+"""State that all code shares and a layer must leave alone: random states, modes, precisions, thread counts.
 
 `GlobalStateGuard` compares it before and after, and restores what has changed: one implementation's fault is not another's.
 """
@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from pytest_ecornn.system.own_threads import own_threads
-from pytest_ecornn.verification.guards import cuda_settings, process_settings, python_settings, torch_settings
-from pytest_ecornn.verification.guards.setting import GlobalSetting, attribute
+from pytest_ecornn.verification.guards import cuda_settings, overrides, process_settings, python_settings, torch_settings
+from pytest_ecornn.verification.guards.setting import GlobalSetting
 
 _WINDOW_SECONDS, _MOST_WINDOWS = 0.015, 40
 _QUIET_SHARE = 0.05  # of a window: on a busy machine a thread that wants a whole core gets a part of one
@@ -68,6 +68,7 @@ class GlobalStateGuard:
 def quick() -> Iterator[GlobalSetting]:
     """Settings that are read in a few microseconds each: what could change another row's time."""
     yield from torch_settings.quick_settings()
+    yield from overrides.QUICK
     yield from python_settings.QUICK
     yield from process_settings.quick_settings()
     if torch.cuda.is_initialized():
@@ -75,10 +76,9 @@ def quick() -> Iterator[GlobalSetting]:
 
 
 def usual() -> Iterator[GlobalSetting]:
-    """The quick ones, random states and clocks."""
+    """The quick ones and random states."""
     yield from quick()
     yield from random_states()
-    yield from clock_functions()
 
 
 def random_states() -> Iterator[GlobalSetting]:
@@ -100,16 +100,10 @@ def everything() -> Iterator[GlobalSetting]:
     return chain(usual(), python_settings.SLOW, process_settings.slow_settings(), of_cuda)
 
 
-def clock_functions() -> Iterator[GlobalSetting]:
-    """The functions that tell the time, and what a GPU's is taken with."""
-    return (attribute(owner, name) for owner, names in _CLOCKS for name in names)
-
-
-_CLOCKS: tuple[tuple[Any, tuple[str, ...]], ...] = (
-    (time, ("perf_counter", "perf_counter_ns", "monotonic", "time", "process_time", "sleep")),
-    (torch.cuda, ("Event", "Stream", "CUDAGraph", "synchronize", "current_stream")),
-    (torch.cuda.Event, ("record", "elapsed_time", "synchronize")),
-)
+def lasting() -> Iterator[GlobalSetting]:
+    """All but random states: what no import may change."""
+    names = {one.name for one in random_states()}
+    return (one for one in everything() if one.name not in names)
 
 
 def live_threads() -> int:

@@ -25,6 +25,10 @@ def quick_settings() -> Iterator[GlobalSetting]:
     yield GlobalSetting("current CUDA device", torch.cuda.current_device, torch.cuda.set_device)
     yield GlobalSetting("current CUDA stream", torch.cuda.current_stream, torch.cuda.set_stream)
     yield GlobalSetting("CUDA's synchronisation debug mode", torch.cuda.get_sync_debug_mode, torch.cuda.set_sync_debug_mode)
+    if hasattr(torch._C, "_cuda_isHistoryEnabled"):
+        yield GlobalSetting("record of CUDA's allocations", torch._C._cuda_isHistoryEnabled, _record_allocations)
+    if hasattr(torch._C, "_cuda_tunableop_is_enabled"):
+        yield GlobalSetting("tuning of CUDA's products", torch.cuda.tunable.is_enabled, torch.cuda.tunable.enable)
     if (driver := _driver()) is not None:
         yield GlobalSetting("CUDA's limits", partial(_limits, driver), partial(_set_limits, driver), tell=differing_keys)
         yield GlobalSetting("how the host waits for CUDA", partial(_waiting, driver), cannot_be_put_back)
@@ -33,6 +37,10 @@ def quick_settings() -> Iterator[GlobalSetting]:
 def slow_settings() -> Iterator[GlobalSetting]:
     """Yields the settings that take longer to read."""
     yield GlobalSetting("settings of CUDA's allocator", _allocator, cannot_be_put_back)
+
+
+def _record_allocations(is_on: bool) -> None:
+    torch.cuda.memory._record_memory_history(enabled="all" if is_on else None)
 
 
 @cache

@@ -1,11 +1,68 @@
-"""torch's own kernels, over which Python code may register others: nothing but the end of its library takes them away."""
+"""torch's own functions and kernels, in whose place Python code may put others.
+
+Functions can be put back. Of a kernel nothing but the end of its library takes the other one away.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
+from operator import attrgetter
+from types import FunctionType
+from typing import Any
 
 import torch
 
+from pytest_ecornn.verification.guards.setting import GlobalSetting, cannot_be_put_back, differing_keys
+
+# What loops in Python, torch.nn's layers and autograd call: too much else is in torch to be looked at after every block.
+_CALLED = tuple(
+    """
+    addmm bmm cat chunk empty empty_like lerp matmul mm relu sigmoid stack tanh unbind where zeros zeros_like autograd.grad
+    autograd.graph._engine_run_backward nn.functional.linear nn.functional.logsigmoid nn.functional.softplus nn.GRU.__call__
+    nn.GRU.forward nn.LSTM.__call__ nn.LSTM.forward nn.RNN.__call__ nn.RNN.forward nn.RNNBase.check_forward_args
+    nn.Module._call_impl nn.Module.__getattr__ Tensor.__add__ Tensor.__getitem__ Tensor.__matmul__ Tensor.__mul__
+    Tensor.__rsub__ Tensor.__sub__ Tensor.chunk Tensor.copy_ Tensor.detach Tensor.sigmoid Tensor.tanh Tensor.to Tensor.unbind
+    Tensor.view
+    """.split()  # noqa: SIM905 - it is read as a list of words
+)
+_CODES = [f"{name}.__code__" for name in _CALLED if isinstance(attrgetter(name)(torch), FunctionType)]
+_NAMES = (*_CALLED, *_CODES)
+_get = attrgetter(*_NAMES)
+_hidden: Any = torch._VF
+
+
+def _functions() -> dict[str, Any]:
+    """Returns functions by name, and what hides those of `torch._VF`, whose own dictionary has none."""
+    return dict(zip(_NAMES, _get(torch), strict=True)) | {f"_VF.{name}": value for name, value in vars(_hidden).items()}
+
+
+def _put_back(old: dict[str, Any]) -> None:
+    for name, value in _functions().items():
+        place, _, last = name.rpartition(".")
+        owner = attrgetter(place)(torch) if place else torch
+        if name not in old:
+            delattr(owner, last)
+        elif value is not old[name]:
+            setattr(owner, last, old[name])
+
+
+@cache
+def _aten_by_python(count: int) -> frozenset[str]:
+    """Returns `_by_python`, asked anew where there are more or fewer kernels of Python: each look takes half a millisecond."""
+    return frozenset(_by_python())
+
+
+QUICK = (  # which take a few microseconds each to read
+    GlobalSetting("functions of torch", _functions, _put_back, dict.__eq__, tell=differing_keys),
+    GlobalSetting(
+        "torch's operators with kernels of Python",
+        lambda: _aten_by_python(len(getattr(torch.library, "_impls", ()))),
+        cannot_be_put_back,
+        tell=lambda before, after: f"{len(before)} as before, got {', '.join(sorted(before ^ after))}",
+    ),
+)
+# All of these kernels take two milliseconds to read: before and after a row.
 _OPERATORS = """
     abs add.Tensor addmm amax bmm cat clone copy_ div.Tensor empty.memory_format equal fill_.Scalar gru.input index_select
     linear lstm.input masked_fill.Scalar matmul mkldnn_rnn_layer mm mul.Tensor ne.Tensor nonzero randn.generator

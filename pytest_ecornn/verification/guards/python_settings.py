@@ -1,4 +1,4 @@
-"""Settings that Python, NumPy and Numba have once per process: random states, tracing, garbage, limits, warnings, signals."""
+"""Settings that Python, NumPy and Numba have once per process: random states, tracing, garbage, limits, signals, clocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import sys
 import threading
 import tracemalloc
 import warnings
+from collections.abc import Iterator
 from functools import partial
+from time import CLOCK_MONOTONIC, clock_gettime, perf_counter
 from typing import Any
 
 import numpy as np
@@ -44,13 +46,26 @@ def _set_filters(filters: list[Any]) -> None:
 
 
 def _tracers() -> tuple[Any, ...]:
-    """Functions that Python calls at each line or call, in this thread and in those to come."""
-    return sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile()
+    """Functions that Python calls at each line or call, in this thread and in those to come; tools that monitor, by number."""
+    return sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile(), *_tools()
+
+
+def _tools() -> Iterator[tuple[str, int] | None]:
+    """Names and events. Python has none before 3.12."""
+    if _monitoring is not None:
+        for number in range(_TOOLS):
+            name = _monitoring.get_tool(number)
+            yield None if name is None else (name, _monitoring.get_events(number))
 
 
 def _set_tracers(old: tuple[Any, ...]) -> None:
-    for write, function in zip((sys.settrace, sys.setprofile, threading.settrace, threading.setprofile), old, strict=True):
+    for write, function in zip((sys.settrace, sys.setprofile, threading.settrace, threading.setprofile), old, strict=False):
         write(function)
+    for number, (before, now) in enumerate(zip(old[4:], list(_tools()), strict=True)):
+        if now is not None and now != before:
+            _monitoring.set_events(number, before[1] if before else 0)
+            if before is None:
+                _monitoring.free_tool_id(number)
 
 
 def _traced_frames() -> int:
@@ -86,12 +101,21 @@ def _set_handlers(old: dict[str, Any]) -> None:
             signal.signal(signal.Signals[name], handler)
 
 
+def _clocks_agree() -> bool:
+    """Whether Python's clock tells what the system's does, which is the same on Linux."""
+    start, system, end = perf_counter(), clock_gettime(CLOCK_MONOTONIC), perf_counter()
+    return start - _CLOCK_STEP <= system <= end + _CLOCK_STEP
+
+
 def _same_rounding() -> bool:
     """Whether float64 sums go to the nearest."""
     return _ONE + _LITTLE == _ONE and _ONE - _LITTLE == _ONE and -_ONE - _LITTLE == -_ONE
 
 
 _ONE, _LITTLE = 1.0, 1e-30
+_CLOCK_STEP = 1e-6  # seconds: more than what is lost as a float64
+_TOOLS = 6
+_monitoring: Any = getattr(sys, "monitoring", None)
 QUICK = (  # which take a few microseconds each to read
     GlobalSetting("Numba's threads", _numba_threads, _set_numba_threads),
     GlobalSetting("collection of garbage", gc.isenabled, lambda is_on: (gc.enable if is_on else gc.disable)()),
@@ -105,6 +129,7 @@ QUICK = (  # which take a few microseconds each to read
     GlobalSetting("Python's switch interval", sys.getswitchinterval, sys.setswitchinterval),
     GlobalSetting("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit, is_of_import=operator.lt),
     GlobalSetting("timers that send signals", _timers, _stop_timers),
+    *([GlobalSetting("agreement of clocks", _clocks_agree, cannot_be_put_back)] if sys.platform == "linux" else []),
 )
 RANDOM_STATES = (
     GlobalSetting("Python's random state", random.getstate, random.setstate),

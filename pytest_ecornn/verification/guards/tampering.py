@@ -22,6 +22,7 @@ import secrets
 import statistics
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -46,7 +47,7 @@ from pytest_ecornn.cases.sources.sources import owns
 from pytest_ecornn.verification.guards.overrides import Overrides
 
 _MODULES = (
-    *(secrets, gc, builtins, functools, heapq, itertools, math, operator, random, random.Random, random.SystemRandom),
+    *(time, secrets, gc, builtins, functools, heapq, itertools, math, operator, random, random.Random, random.SystemRandom),
     *(statistics, np, sys.modules[inspect.unwrap(np.median).__globals__["__name__"]]),
     *(torch, torch.autograd, torch.cuda, torch.linalg, torch.nn.functional),
 )
@@ -56,7 +57,8 @@ _WITHOUT_FUNCTIONS = {
     *(*_CONSTANTS, NoneType, dict, list, set, bytes, type, ModuleType),
     *(BuiltinFunctionType, GetSetDescriptorType, MethodDescriptorType, WrapperDescriptorType),
 }
-_FRAMES = {"sys._getframe", "sys._current_frames", "sys._current_exceptions", "sys.settrace", "sys.setprofile"}
+HOOKING = "sys.addaudithook"
+_FRAMES = {"sys._getframe", "sys._current_frames", "sys._current_exceptions", "sys.settrace", "sys.setprofile", HOOKING}
 _OBJECTS = {"gc.get_objects", "gc.get_referrers", "gc.get_referents"}
 _ATTRIBUTES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}
 _ON_BEHALF = {inspect.__file__, logging.__file__, traceback.__file__}  # ask for whoever calls them
@@ -75,6 +77,13 @@ class MonkeypatchGuard:
 
     def __enter__(self) -> MonkeypatchGuard:
         self._before = [(name, position, dict(_names(position))) for name, position in _guarded_objects()]
+        self._numbers = [
+            (place_name, position, name, value, repr(value))
+            for place_name, position, names in self._before
+            if place_name.startswith(_OWN)
+            for name, value in names.items()
+            if type(value) in (int, float)
+        ]
         self._functions = [one for _, position, names in self._before for one in _functions_of(position, names)]
         self._parts = list(map(_PARTS, self._functions))
         self._by_keyword = [dict(defaults) if defaults else None for *_, defaults in self._parts]
@@ -86,6 +95,10 @@ class MonkeypatchGuard:
             for name in _replaced(place_name, position, before):
                 self._note(f"{place_name}.{name}")
                 _put_back(position, name, before)
+        for place_name, position, name, value, text in self._numbers:
+            if repr(value) != text:  # the same object, into whose memory another number was written
+                self._note(f"{place_name}.{name}")
+                _put_back(position, name, {name: type(value)(text)})
         for function, parts, by_keyword in zip(self._functions, self._parts, self._by_keyword, strict=True):
             if not _has_parts(function, parts, by_keyword):
                 self._note(f"{function.__module__}.{function.__qualname__}")

@@ -145,6 +145,21 @@ def _remove_module_hooks(old: tuple[tuple[int, ...], ...]) -> None:
             del getattr(nn_module, name)[key]
 
 
+def _dispatch_keys() -> tuple[int, int]:
+    """What torch dispatches by in this thread, whatever the tensors, and what it leaves out: each bit is a key."""
+    return _C._dispatch_tls_local_include_set().raw_repr(), _C._dispatch_tls_local_exclude_set().raw_repr()
+
+
+def _set_dispatch_keys(old: tuple[int, int]) -> None:
+    included, excluded = map(_C.DispatchKeySet.from_raw_repr, old)
+    for name, key in _C.DispatchKey.__members__.items():
+        with contextlib.suppress(RuntimeError):  # it is none that a thread can have
+            if _C._dispatch_tls_is_dispatch_key_included(name) != included.has(key):
+                _C._dispatch_tls_set_dispatch_key_included(name, included.has(key))
+            if _C._dispatch_tls_is_dispatch_key_excluded(name) != excluded.has(key):
+                _C._dispatch_tls_set_dispatch_key_excluded(name, excluded.has(key))
+
+
 _guards: list[Any] = []  # an inference mode lasts as long as its guard
 _SETTINGS = (
     GlobalSetting("default device", _default_device, lambda device: torch.set_default_device(device or None)),
@@ -166,6 +181,7 @@ _SETTINGS = (
     GlobalSetting("float32 matmul precision", _matmul_precision, torch.set_float32_matmul_precision),
     attribute(torch.backends.opt_einsum, "strategy", "torch.backends.opt_einsum"),
     GlobalSetting("fast path of attention", torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
+    GlobalSetting("dispatch keys of this thread", _dispatch_keys, _set_dispatch_keys),  # after what changes them too
 )
 _REDUCTION = "_allow_fp16_reduced_precision_reduction"
 _CUDNN = ("enabled", "benchmark", "deterministic")

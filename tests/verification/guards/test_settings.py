@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import tracemalloc
 import warnings
 from collections.abc import Callable
@@ -57,8 +56,8 @@ CHANGES: dict[str, Callable[[], Any]] = {
     "torch.backends.cudnn.benchmark": lambda: setattr(torch.backends.cudnn, "benchmark", True),
     "torch.backends.cudnn.rnn.fp32_precision": lambda: setattr(torch.backends.cudnn.rnn, "fp32_precision", "ieee"),
     "collection of garbage": gc.disable,
-    "time.perf_counter": lambda: setattr(time, "perf_counter", lambda: 0.0),
-    "Event.elapsed_time": lambda: setattr(torch.cuda.Event, "elapsed_time", lambda self, end: 0.0),
+    "functions of torch": lambda: setattr(torch.nn.LSTM, "forward", torch.nn.GRU.forward),
+    "dispatch keys of this thread": lambda: torch._C._dispatch_tls_set_dispatch_key_included("PythonDispatcher", True),
     "warnings filters": lambda: warnings.simplefilter("ignore"),
     "default device": lambda: torch.set_default_device("meta"),
     "inference mode": lambda: _held.append(torch._C._InferenceMode(True)),  # type: ignore[attr-defined]
@@ -138,7 +137,7 @@ def test_a_child_process_is_named_and_ended() -> None:
     assert _names(kept) == {"child processes"}
     assert "time.sleep" in kept.changes[0]
     assert outer.changes == []
-    assert child.wait(5) == -signal.SIGKILL
+    assert child.poll() is not None
 
 
 def test_a_helper_of_a_library_may_stay_where_it_rests() -> None:
