@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Unsupported, Weights
 from pytest_ecornn.implementations._common import torch_nn
 from pytest_ecornn.implementations.cudnn.known_issues import defect
-from pytest_ecornn.reference.precision import fp32_precision, hold_in_node, tf32_refusal
+from pytest_ecornn.reference.precision import cudnn_precision, fp32_precision, hold_in_node, tf32_refusal
 
 _MOST_NAMES = 4
 _TRIAL_STEPS = 64  # torch's choice of an algorithm depends on the length below 40 only
@@ -48,7 +48,7 @@ class Cudnn(Implementation):
 
     def build(self, case: Case, weights: Weights) -> Layer:
         module = torch_nn.build_module(case, weights if case.training else _copies(weights)).train(case.training)
-        precision, plain = _precision(case), torch_nn.make_layer(case, module)
+        precision, plain = cudnn_precision(case), torch_nn.make_layer(case, module)
         is_flat = True
         if case.device != "cpu":
             with fp32_precision("rnn", precision):
@@ -70,14 +70,6 @@ class Cudnn(Implementation):
     def notes(self) -> str:
         """The library and the algorithm, seen by running the layer once more."""
         return self._describe() if self._describe else ""
-
-
-def _precision(case: Case) -> str | None:
-    """Precision of float32 products that torch sets for cuDNN; None where it does not matter.
-
-    Unless TF32 is allowed, torch forbids cuDNN the tensor cores, in bfloat16 too.
-    """
-    return {"float32": case.precision, "bfloat16": "tf32"}.get(case.dtype)
 
 
 def _copies(weights: Weights) -> dict[str, nn.Parameter]:
@@ -133,7 +125,7 @@ def _notes(case: Case, module: nn.RNNBase, is_flat: bool) -> str:
             torch.autograd.grad(output.sum(), list(module.parameters()))
         torch.cuda.synchronize(case.device)
 
-    with fp32_precision("rnn", _precision(case)), warnings.catch_warnings():
+    with fp32_precision("rnn", cudnn_precision(case)), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run()
         found = _algorithm(_kernel_names(run))

@@ -31,6 +31,14 @@ def tf32_refusal(case: Case) -> str | None:
     return "TF32 is a precision of float32 products" if case.precision == "tf32" and case.dtype != "float32" else None
 
 
+def cudnn_precision(case: Case) -> str | None:
+    """The precision of float32 products that a case of cuDNN needs; None where it does not matter.
+
+    Unless TF32 is allowed, torch forbids cuDNN the tensor cores, in bfloat16 too.
+    """
+    return {"float32": case.precision, "bfloat16": "tf32"}.get(case.dtype)
+
+
 def current(operation: Operation) -> str:
     """The process's precision of float32 products: "tf32", or "ieee" or "none", which mean the same."""
     if _HAS_OPERATIONS:

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from pytest_ecornn.contract import Case
 from pytest_ecornn.reference.loop import ReferenceLoop
+from pytest_ecornn.reference.precision import current
 from pytest_ecornn.run.discovery import ImplementationInfo, discover
 from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
 from pytest_ecornn.selfcheck.trial_session import NoLock, TrialSession
@@ -66,3 +68,12 @@ def test_a_timed_row_passes_though_random_numbers_are_drawn_before_its_calls() -
 
     row = BenchmarkItem(TrialSession(), replace(discover([])["sequential"], cls=Module), SMALL).finished()
     assert (row.status, row.reason) == ("passed", "")
+
+
+@pytest.mark.parametrize(("name", "precision"), [("lstm-T2-B2-H2-float32-cuda", "ieee"), ("lstm-T2-B2-H2-tf32-cuda", "tf32")])
+def test_while_a_layer_runs_cudnns_precision_is_the_cases(name: str, precision: str) -> None:
+    """Two threads that each set it for a call leave each other's, and a backward pass that raises puts nothing back."""
+    item, before = BenchmarkItem(TrialSession(), discover([])["cudnn"], SMALL), current("rnn")
+    with item.attributed_to(Case.parse(name)):
+        assert current("rnn") == precision
+    assert current("rnn") == before

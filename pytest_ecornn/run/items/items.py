@@ -17,6 +17,7 @@ import torch
 
 from pytest_ecornn.contract import Case, Declared, Implementation, Unsupported
 from pytest_ecornn.measurement.roofline import Ceilings
+from pytest_ecornn.reference.precision import cudnn_precision, fp32_precision
 from pytest_ecornn.results.rows import AGAIN, Row, TensorError
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.error_origin import describe_error, is_of_harness
@@ -250,12 +251,16 @@ class CheckItem:
 
     @contextmanager
     def attributed_to(self, case: Case, *verdicts: type[Exception]) -> Iterator[None]:
-        """Within it the implementation runs on `case`. What it raises beside `verdicts` is a Failure, or Spoilt if it lasts."""
+        """Within it the implementation runs on `case`. What it raises beside `verdicts` is a Failure, or Spoilt if it lasts.
+
+        cuDNN's precision is the case's: threads that each set it, and a backward pass that raises, would leave another.
+        """
         process = self.session.process
         passing: tuple[type[Exception], ...] = (CheckFailed, SkipCheck, Unsupported, *verdicts)
         process.set_current_work(self.found.name, case)
         try:
-            with raised_as_error(), skips_as_unsupported():
+            is_gpu = case.device.startswith("cuda")
+            with raised_as_error(), skips_as_unsupported(), fp32_precision("rnn", cudnn_precision(case) if is_gpu else None):
                 yield
         except passing:
             raise
