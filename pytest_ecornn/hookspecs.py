@@ -25,6 +25,19 @@ def pytest_ecornn_implementations(config: pytest.Config) -> list[Path] | None:
 
 
 @pytest.hookspec
+def pytest_ecornn_case_sets(config: pytest.Config) -> list[Path] | None:
+    """CSV files of cases, as `--ecornn-cases` takes them: each is a set by the file's name.
+
+    With it `--ecornn-cases my_paper` runs the cases of my_paper.csv. In conftest.py::
+
+        from pathlib import Path
+
+        def pytest_ecornn_case_sets(config):
+            return [Path(__file__).parent / "my_paper.csv"]
+    """
+
+
+@pytest.hookspec
 def pytest_ecornn_cells(config: pytest.Config) -> list[Cell] | None:
     """Cells beside the built-in ones.
 

@@ -1,12 +1,36 @@
-"""The one table of named case sets: smoke (seconds), edge (awkward lengths), seed (published shapes), full (everything)."""
+"""Named sets of cases: smoke (seconds), edge (awkward lengths), seed (published shapes), full (everything), and CSV files.
+
+A file has a line for each case, or for each published time of it. Those in `sets` hold the problems of published results.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
+import csv
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from pytest_ecornn.contract import DTYPES, MODES, Case
+from pytest_ecornn.contract import DTYPES, MODES, Case, cells
+from pytest_ecornn.results.rows import PublishedTime
+
+SUFFIX = ".csv"
+_COLUMNS = ("case", "label", "source", "published_us", "published_on")
+_FOLDER = Path(__file__).parent / "sets"
+
+
+class Origin(NamedTuple):
+    """Where a case comes from: its label there, the source, and the times published of it."""
+
+    label: str = ""
+    source: str = ""
+    published: tuple[PublishedTime, ...] = ()
+
+    def __add__(self, other: Origin) -> Origin:  # type: ignore[override]
+        """Both, each text once."""
+        label, source = ("; ".join(dict.fromkeys(filter(None, pair))) for pair in zip(self[:2], other[:2], strict=True))
+        return Origin(label, source, self.published + other.published)
 
 
 def _both_modes(**fields: object) -> Iterator[Case]:
@@ -73,12 +97,62 @@ def _full() -> Iterator[Case]:
         yield Case(cell=cell, steps=steps, batch=batch, hidden_size=hidden, dtype=dtype, mode=mode)
 
 
-_SETS = {"smoke": _smoke, "edge": _edge, "seed": _seed, "full": _full}
+_BUILT_IN = {"smoke": _smoke, "edge": _edge, "seed": _seed, "full": _full}
 
 
-@cache
-def case_set(name: str) -> tuple[Case, ...]:
-    """The cases of a set, each once. Raises ValueError naming the sets that exist."""
-    if name not in _SETS:
-        raise ValueError(f"unknown case set {name!r}: expected one of {', '.join(_SETS)}")
-    return tuple(dict.fromkeys(_SETS[name]()))
+def case_set(name: str, files: Iterable[Path] = ()) -> dict[Case, Origin]:
+    """The cases of a set with their origins. name: a built-in set's, a file's without .csv, or the path of any CSV file.
+
+    files: of sets that others have registered. Raises ValueError, in one line, naming the sets that exist or the file's line.
+    """
+    if name.endswith(SUFFIX):
+        return _read(Path(name))
+    paths: dict[str, Path] = {}
+    for path in (*sorted(_FOLDER.glob(f"*{SUFFIX}")), *files):
+        if path.stem in _BUILT_IN or paths.setdefault(path.stem, path) != path:
+            raise ValueError(f"{path}: there is a case set named {path.stem!r} already; rename the file")
+    if name in paths:
+        return _read(paths[name])
+    if name not in _BUILT_IN:
+        known = ", ".join([*_BUILT_IN, *paths])
+        raise ValueError(f"unknown case set {name!r} (a file's name ends in {SUFFIX}): expected one of {known}")
+    return dict.fromkeys(_BUILT_IN[name](), Origin())
+
+
+def _read(path: Path) -> dict[Case, Origin]:
+    origins: dict[Case, Origin] = {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = csv.DictReader(file, restkey="", restval="")
+            columns = lines.fieldnames or ()
+            if "case" not in columns or not set(columns) <= {*_COLUMNS}:
+                raise ValueError(f"line 1: expected case and any of {', '.join(_COLUMNS[1:])}, got {', '.join(columns)!r}")
+            for line in lines:
+                try:
+                    case, origin = _parse(line)
+                except ValueError as error:
+                    raise ValueError(f"line {lines.line_num}: {error}") from error
+                origins[case] = origins.get(case, Origin()) + origin
+    except OSError as error:
+        raise ValueError(f"case set {path}: cannot be read ({error.strerror or error})") from error
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"case set {path}, {error}") from error
+    if not origins:
+        raise ValueError(f"case set {path}: expected a line for each case, got none")
+    return origins
+
+
+def _parse(line: Mapping[str, Any]) -> tuple[Case, Origin]:
+    """A line of a file. Raises ValueError for what no case or no time can be read from."""
+    if "" in line:
+        raise ValueError(f"expected no more values than columns, got also {', '.join(line[''])!r}")
+    case, label, source, published_us, system = (line.get(name, "").strip() for name in _COLUMNS)
+    parsed = Case.parse(case)
+    cells.check(parsed)
+    try:
+        time_us = float(published_us or "nan")
+    except ValueError:
+        time_us = -inf
+    if not (0 < time_us < inf or published_us == system == ""):
+        raise ValueError(f"published_us: expected microseconds over 0, got {published_us!r}")
+    return parsed, Origin(label, source, (PublishedTime(time_us, system),) if published_us else ())

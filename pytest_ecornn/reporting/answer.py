@@ -38,17 +38,22 @@ class Entrant:
 class Answer:
     """One case by one column of times.
 
-    fastest: None where nothing is proven. rivals: names of those that may be as fast. ratio: to the baseline, None of itself.
+    row: of the fastest; the case's first where it has none. fastest: None where nothing is proven. rivals: names of those that
+    may be as fast. ratio: to the baseline, None of itself.
     verdict: faster, same, unclear, others slower (of a baseline), alone, not compared, or how the rows ended.
     """
 
-    case: str
+    row: Row
     column: str
     fastest: Entrant | None
     rivals: tuple[str, ...]
     ratio: BaselineRatio | None
     verdict: str
     is_certain: bool
+
+    @property
+    def case(self) -> str:
+        return self.row.case
 
     @property
     def is_baseline(self) -> bool:
@@ -71,7 +76,7 @@ def of_case(rows: list[Row], unproven: Collection[standing.Key], column: str = "
     """The answer of the rows of one case, of which there is at least one."""
     entrants, bases = _entrants(rows, unproven, column), standing.baselines(rows)
     if not entrants:
-        return Answer(rows[0].case, column, None, (), None, _ends(rows, unproven), False)
+        return Answer(rows[0], column, None, (), None, _ends(rows, unproven), False)
     unbeaten = [one for one in entrants if not _is_beaten(one, entrants)]
     fastest = min(unbeaten or entrants, key=lambda one: (isnan(one.time_us), one.time_us))
     others = [one for one in entrants if one is not fastest]
@@ -82,7 +87,8 @@ def of_case(rows: list[Row], unproven: Collection[standing.Key], column: str = "
     verdict = _verdict(fastest, others, ratio, is_ahead)
     if not unbeaten:
         verdict = "unclear"  # each was slower than another
-    return Answer(rows[0].case, column, fastest, rivals, ratio, verdict, is_ahead and verdict in _CERTAIN)
+    row = next((row for row in rows if row.implementation == fastest.name), rows[0])
+    return Answer(row, column, fastest, rivals, ratio, verdict, is_ahead and verdict in _CERTAIN)
 
 
 def _entrants(rows: list[Row], unproven: Collection[standing.Key], column: str) -> list[Entrant]:

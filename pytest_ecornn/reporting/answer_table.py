@@ -12,8 +12,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from pytest_ecornn.reporting import markdown_syntax, standing
+from pytest_ecornn.reporting import markdown_syntax, report_columns, standing
 from pytest_ecornn.reporting.answer import Answer
+from pytest_ecornn.reporting.report_columns import Entry, ReportColumn
 from pytest_ecornn.results import formatting
 
 STYLES = {
@@ -32,19 +33,23 @@ _MAX_LENGTH = 60
 
 def markdown_table(answers: list[Answer]) -> str:
     """All cases; the fastest in bold where it is certain. A GPU's two columns of times are two lines a case."""
-    columns = dict.fromkeys(answer.column for answer in answers)
+    columns, further = dict.fromkeys(answer.column for answer in answers), further_columns(answers)
     lines = []
     for answer in answers:
         name, time, *rest = map(markdown_syntax.escape, cells(answer))
         with_time = [standing.COLUMNS[answer.column]] if len(columns) > 1 else []
         shown = [f"**{name}**", f"**{time}**"] if answer.bold else [name, time]
-        lines.append([markdown_syntax.escape(answer.case), *with_time, *shown, *rest])
+        further_texts = (column.in_markdown(entry(answer)) for column in further)
+        lines.append([markdown_syntax.escape(answer.case), *with_time, *shown, *rest, *further_texts])
     header = ["Case", *(["Measured"] if len(columns) > 1 else []), "Fastest", "Time", "Ratio [interval]", "Baseline", "Verdict"]
-    return markdown_syntax.table(header, lines, right=["Time"])
+    right = [column.heading for column in further if column.is_aligned_right]
+    return markdown_syntax.table([*header, *(column.heading for column in further)], lines, right=["Time", *right])
 
 
 def terminal_table(answers: list[Answer], width: int = MIN_FULL_WIDTH) -> Table:
-    """`markdown_table` for a terminal: device-only times are a line below those as called. Narrow tables name no baseline."""
+    """`markdown_table` for a terminal: device-only times are a line below those as called. Narrow tables name no baseline,
+    and nothing of the sets of the cases.
+    """
     is_narrow = width < MIN_FULL_WIDTH
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
     table.add_column("case")
@@ -54,6 +59,9 @@ def terminal_table(answers: list[Answer], width: int = MIN_FULL_WIDTH) -> Table:
     table.add_column(Text("ratio [interval]"), no_wrap=True)
     for name in ("verdict",) if is_narrow else ("baseline", "verdict"):
         table.add_column(name, overflow="fold")
+    further = [] if is_narrow else further_columns(answers)
+    for column in further:
+        table.add_column(column.title, overflow="fold")
     for answer in answers:
         shown = cells(answer)
         *texts, verdict = shown[:3] + shown[4:] if is_narrow else shown
@@ -61,8 +69,19 @@ def terminal_table(answers: list[Answer], width: int = MIN_FULL_WIDTH) -> Table:
         label = case if answer.column == "timing" else Text(f"  {standing.COLUMNS[answer.column]}")
         styles = ["bold", "bold"] if answer.bold else []
         figures = (Text(text, style) for text, style in zip_longest(texts, styles, fillvalue=""))
-        table.add_row(label, *figures, Text(verdict, STYLES.get(verdict, "")))
+        further_texts = (Text(formatting.one_line(column.in_terminal(entry(answer)))) for column in further)
+        table.add_row(label, *figures, Text(verdict, STYLES.get(verdict, "")), *further_texts)
     return table
+
+
+def further_columns(answers: Collection[Answer]) -> list[ReportColumn]:
+    """What the sets of the cases say of these, where they say anything."""
+    return report_columns.shown(report_columns.ANSWER, [entry(answer) for answer in answers])
+
+
+def entry(answer: Answer) -> Entry:
+    """The row of the fastest with its time."""
+    return Entry(answer.row, standing.timing(answer.row, answer.column) if answer.fastest else None)
 
 
 class CaseName:

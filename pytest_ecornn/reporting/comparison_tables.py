@@ -99,18 +99,19 @@ def details(rows: list[Row], unproven: Collection[standing.Key]) -> str:
     """Every figure of every row, a line each; those of a GPU only where there are any."""
     bases = {case: standing.baselines(of_case) for case, of_case in standing.by_case(rows).items()}
     is_gpu = any(row.timing is not None and row.timing.host_us is not None for row in rows)
+    columns = report_columns.shown(report_columns.DETAILS, [Entry(row, row.timing) for row in rows])
     lines = []
     for row in standing.in_order(rows):
         gpu = _gpu_figures(row, bases[row.case], unproven) if is_gpu else []
-        line = [escape(row.case), escape(row.implementation), *_row_figures(row, bases[row.case], unproven), *gpu]
+        line = [escape(row.case), escape(row.implementation), *_row_figures(row, bases[row.case], columns, unproven), *gpu]
         lines.append([*line, _notes(row)])
-    header, right = _header(is_gpu)
+    header, right = _header(columns, is_gpu)
     return table(header, lines, right=right)
 
 
-def _header(is_gpu: bool) -> tuple[list[str], list[str]]:
+def _header(details: Iterable[ReportColumn], is_gpu: bool) -> tuple[list[str], list[str]]:
     """The headings, and those of columns that are aligned to the right."""
-    columns = [*report_columns.ERRORS, *report_columns.DETAILS]
+    columns = [*report_columns.ERRORS, *details]
     header = ["Case", "Implementation", *_TIMES, *headings(columns)]
     right = [column.heading for column in columns if column.is_aligned_right]
     if is_gpu:
@@ -134,11 +135,11 @@ def _notes(row: Row) -> str:
     return "; ".join(filter(None, [escape(row.notes, 160), escape(row.beside), *map(escape, (*disturbed, *doubts))]))
 
 
-def _row_figures(row: Row, bases: list[str], unproven: Collection[standing.Key]) -> list[str]:
+def _row_figures(row: Row, bases: list[str], columns: Iterable[ReportColumn], unproven: Collection[standing.Key]) -> list[str]:
     timing = standing.is_publishable(row, unproven)
     state = standing.status(row, unproven)
     times = _times(row, "timing", timing, bases, unproven) if timing else ["not timed" if state == "passed" else state, ""]
-    return [*times, *errors(row), *texts(report_columns.DETAILS, Entry(row, timing))]
+    return [*times, *errors(row), *texts(columns, Entry(row, timing))]
 
 
 def _gpu_figures(row: Row, bases: list[str], unproven: Collection[standing.Key]) -> list[str]:

@@ -65,6 +65,10 @@ _DISTURBED = """
   measured again, as long as the budget lasted. A verdict rests on pairs of undisturbed blocks where there are enough. Else its
   interval is so wide that it holds whatever the waits have cost."""
 
+_PUBLISHED = """
+- **Published** times are of the same case on other systems, as its set names them. **Ratio to published** is the time over the
+  fastest of them (under 1 is faster)."""
+
 _STATE_DICT = """
 - **weights** in a case's name are those of a state dict, by a checksum: `--ecornn-state-dict FILE` gives them to a run."""
 
@@ -76,6 +80,7 @@ def _details(rows: list[Row]) -> str:
         _DETAILS
         + device_only
         + (_DISTURBED if is_disturbed else "")
+        + (_PUBLISHED if any(row.published for row in rows) else "")
         + (_STATE_DICT if any("-weights" in row.case for row in rows) else "")
     )
 

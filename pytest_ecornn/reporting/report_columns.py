@@ -6,7 +6,7 @@ to baselines where people read them: each places these in its own way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from pytest_ecornn.measurement.noise.bounds import describe
 from pytest_ecornn.reporting import standing
 from pytest_ecornn.reporting.markdown_syntax import escape
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.rows import BaselineRatio, Row, TensorError, Timing
+from pytest_ecornn.results.rows import BaselineRatio, PublishedTime, Row, TensorError, Timing
 
 
 class Entry(NamedTuple):
@@ -34,6 +34,7 @@ class ReportColumn:
     name: in report.csv, benchmark.json and JUnit XML, and of the field of report.json that holds it, if one does.
     text: writes the value for people; markdown and html: as report.md and a cell's details in report.html have it, if not so.
     heading: in report.md. title: in the terminal's table. description: in the schema of report.json, with its unit.
+    is_optional: tables leave it out where it has no value in any line.
     """
 
     name: str
@@ -45,6 +46,7 @@ class ReportColumn:
     title: str = ""
     is_aligned_right: bool = True
     description: str = ""
+    is_optional: bool = False
 
     def in_terminal(self, entry: Entry) -> str:
         return self._written(entry, self.text)
@@ -58,6 +60,11 @@ class ReportColumn:
     def _written(self, entry: Entry, write: Callable[[Any], str]) -> str:
         value = self.value(entry)
         return "" if value is None else write(value)
+
+
+def shown(columns: Iterable[ReportColumn], entries: Collection[Entry]) -> list[ReportColumn]:
+    """The columns that a table of these entries has."""
+    return [one for one in columns if not one.is_optional or any(one.value(entry) is not None for entry in entries)]
 
 
 def _of_row(name: str, value: Callable[[Row], Any] | None = None, **writing: Any) -> ReportColumn:
@@ -100,6 +107,20 @@ def _share_of_limit(error: TensorError) -> str:
     return formatting.limit_fraction(error.share)
 
 
+def _fastest_published(row: Row) -> PublishedTime | None:
+    return min(row.published, key=lambda one: one.time_us, default=None)
+
+
+def _published_ratio(entry: Entry) -> float | None:
+    published = _fastest_published(entry.row)
+    return entry.timing.time_us / published.time_us if entry.timing and published else None
+
+
+def _published_texts(published: Sequence[PublishedTime]) -> str:
+    texts = (f"{formatting.duration(one.time_us)} ({one.system})".removesuffix(" ()") for one in published)
+    return ", ".join(texts)
+
+
 def sensors_text(summary: dict[str, Any], escaped: Callable[[str], str] = str) -> str:
     """Medians with the least and the most, and why the clocks were held down, which `escaped` makes fit for its place."""
     unit_names = {"sm_mhz": "MHz", "power_w": "W", "temperature_c": "°C"}
@@ -110,6 +131,22 @@ def sensors_text(summary: dict[str, Any], escaped: Callable[[str], str] = str) -
 
 STATUS = ReportColumn("status", lambda entry: standing.status(entry.row, entry.unproven))
 NOTES = _of_row("notes")
+
+LABEL = _of_row(
+    "label", lambda row: row.label or None, is_optional=True, heading="Label", title="label", markdown=escape,
+    is_aligned_right=False, description="What the set of the case calls it.",
+)  # fmt: skip
+SOURCE = _of_row("source", lambda row: row.source or None, description="Where the case, or its published times, come from.")
+PUBLISHED = _of_row(
+    "published", lambda row: row.published or None, is_optional=True, heading="Published", title="published",
+    text=_published_texts,
+    markdown=lambda times: escape(_published_texts(times)), html=lambda times: f"published: {_published_texts(times)}",
+    is_aligned_right=False, description="Times of the case that others measured, each on its system.",
+)  # fmt: skip
+PUBLISHED_RATIO = ReportColumn(
+    "published_ratio", _published_ratio, text=formatting.significant, is_optional=True, heading="Ratio to published",
+    title="x published", html=lambda ratio: f"{formatting.significant(ratio)} x the fastest published",
+)  # fmt: skip
 
 RATIO = (
     _of_ratio("ratio", "ratio"),
@@ -153,7 +190,7 @@ BUILD_MS = _of_timing(
 FIRST_CALL_MS = _of_timing(
     "first_call_ms", text=lambda first_ms: formatting.duration(first_ms * 1e3), heading="First call",
     description="Milliseconds of the first call after the build, verified. Its memory is poisoned, so operators take "
-    "longer. Null in older reports.",
+    "longer. Null in older reports.", is_optional=True,
 )  # fmt: skip
 PEAK_BYTES = _of_timing(
     "peak_bytes", text=formatting.size, html=lambda peak: f"peak memory: {formatting.size(peak)}", heading="Peak memory",
@@ -184,16 +221,19 @@ SENSORS = _of_timing(
 
 # report.md, in details: of the row, of calls, of the device alone, and of calls on a GPU.
 ERRORS = (WORST_ERROR, LARGEST_ERROR, TENSORS)
-DETAILS = (FLOOR_SHARE, GB_PER_S, GFLOP_PER_S, PEAK_BYTES, BUILD_MS, FIRST_CALL_MS, BLOCKS)
+DETAILS = (PUBLISHED_RATIO, FLOOR_SHARE, GB_PER_S, GFLOP_PER_S, PEAK_BYTES, BUILD_MS, FIRST_CALL_MS, BLOCKS)
 DEVICE_ONLY_DETAILS = (FLOOR_SHARE,)
 GPU_DETAILS = (HOST_US, SENSORS)
 
 # report.html: lines of a timing in a cell's details.
-HTML = (FLOOR_SHARE, CLOCK, BLOCKS, HOST_US, PEAK_BYTES, SENSORS)
+HTML = (PUBLISHED_RATIO, FLOOR_SHARE, CLOCK, BLOCKS, HOST_US, PEAK_BYTES, SENSORS)
 
 # The terminal's table: of the row, and of each timing.
 TERMINAL = (WORST_ERROR,)
-TERMINAL_TIMING = (FLOOR_SHARE,)
+TERMINAL_TIMING = (FLOOR_SHARE, PUBLISHED_RATIO)
+
+# Tables of a line a case, in report.md, report.html and the terminal: of the case, and of the fastest on it.
+ANSWER = (LABEL, PUBLISHED, PUBLISHED_RATIO)
 
 # benchmark.json: among what pytest-benchmark calls extra information.
 BENCHMARK = (FLOOR_SHARE, CLOCK, NOTES)
@@ -220,9 +260,15 @@ CSV = (
     *map(_of_row, Declared._fields[1:]),  # the first, carry, stands before them
 )  # fmt: skip
 CSV_DEVICE_ONLY = (*RATIO, *TIME, CALLS_PER_SAMPLE, CLOCK, GB_PER_S, GFLOP_PER_S, FLOOR_SHARE, SAMPLES)
-CSV_END = (_of_row("disturbance", lambda row: "; ".join(filter(None, map(describe, (row.timing, row.replay))))), FIRST_CALL_MS)
+CSV_END = (
+    _of_row("disturbance", lambda row: "; ".join(filter(None, map(describe, (row.timing, row.replay))))),
+    FIRST_CALL_MS, LABEL, SOURCE,
+    _of_row("published_us", lambda row: getattr(_fastest_published(row), "time_us", None)),
+    _of_row("published_on", lambda row: getattr(_fastest_published(row), "system", None)),
+    PUBLISHED_RATIO,
+)  # fmt: skip
 
 
 def descriptions() -> dict[str, str]:
-    """What the schema of report.json says of the fields of a timing."""
-    return {column.name: column.description for column in (*CSV, *HTML, *CSV_END) if column.description}
+    """What the schema of report.json says of the fields of a row and of a timing."""
+    return {column.name: column.description for column in (*CSV, *HTML, *ANSWER, *CSV_END) if column.description}

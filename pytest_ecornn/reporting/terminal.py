@@ -38,16 +38,20 @@ def rows_table(rows: list[Row], unproven: Collection[standing.Key]) -> Table:
     of = formatting.one_line(names[0], 20) if len(names) == 1 else "baseline"
     table.add_column(Text(f"x {of} [interval]"), justify="right", min_width=20)
     table.add_column("verdict", no_wrap=True)
-    for figure in (*report_columns.TERMINAL, *report_columns.TERMINAL_TIMING):
+    timing_columns = report_columns.shown(report_columns.TERMINAL_TIMING, [Entry(row, row.timing) for row in shown])
+    for figure in (*report_columns.TERMINAL, *timing_columns):
         table.add_column(figure.title, no_wrap=True, justify="right")
     for case, of_case in standing.by_case(standing.in_order(shown)).items():
         bases = standing.baselines(of_case)
         table.add_row(CaseName(formatting.one_line(case, 2 * _MAX_NAME_CHARS)))
         bold = {column: answer.of_case(of_case, unproven, column).bold for column in standing.COLUMNS}
         for row in of_case:
-            table.add_row(*_cells(row, bases, row.implementation == bold["timing"], unproven))
-            if standing.is_publishable(row, unproven, "replay"):
-                table.add_row(*_device_only_cells(row, bases, row.implementation == bold["replay"], unproven))
+            entries = {column: Entry(row, standing.is_publishable(row, unproven, column)) for column in standing.COLUMNS}
+            further = _further(report_columns.TERMINAL, entries["timing"]), _further(timing_columns, entries["timing"])
+            table.add_row(*_cells(row, bases, row.implementation == bold["timing"], unproven), *further[0], *further[1])
+            if entries["replay"].timing:
+                cells = _device_only_cells(row, bases, row.implementation == bold["replay"], unproven)
+                table.add_row(*cells, *[Text()] * len(further[0]), *_further(timing_columns, entries["replay"]))
         table.add_section()
     return table
 
@@ -55,20 +59,17 @@ def rows_table(rows: list[Row], unproven: Collection[standing.Key]) -> Table:
 def _cells(row: Row, bases: list[str], is_best: bool, unproven: Collection[standing.Key]) -> list[Text]:
     name = Text(f"  {formatting.one_line(row.implementation, _MAX_NAME_CHARS)}", "bold" if is_best else "")
     timing = standing.is_publishable(row, unproven)
-    further = _further(report_columns.TERMINAL, Entry(row)) + _further(report_columns.TERMINAL_TIMING, Entry(row, timing))
     if timing is None:
         state = standing.status(row, unproven)
-        return [name, Text(), Text(), _verdict(state if state != "passed" else "not timed"), *further]
-    return [name, *_figures(row, "timing", timing, bases, is_best, unproven), *further]
+        return [name, Text(), Text(), _verdict(state if state != "passed" else "not timed")]
+    return [name, *_figures(row, "timing", timing, bases, is_best, unproven)]
 
 
 def _device_only_cells(row: Row, bases: list[str], is_best: bool, unproven: Collection[standing.Key]) -> list[Text]:
     timing = standing.is_publishable(row, unproven, "replay")
     assert timing is not None
     name = Text(f"    {standing.COLUMNS['replay']}", "bold" if is_best else "")
-    figures = _figures(row, "replay", timing, bases, is_best, unproven)
-    further = _further(report_columns.TERMINAL_TIMING, Entry(row, timing))
-    return [name, *figures, *[Text()] * len(report_columns.TERMINAL), *further]
+    return [name, *_figures(row, "replay", timing, bases, is_best, unproven)]
 
 
 def _further(columns: Iterable[ReportColumn], entry: Entry) -> list[Text]:

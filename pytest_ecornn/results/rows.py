@@ -178,6 +178,14 @@ class Timing:
         return self.time_us < self.floor_us
 
 
+@dataclass(frozen=True)
+class PublishedTime:
+    """A time of a case that others measured, in microseconds. system: on what, and with what."""
+
+    time_us: float
+    system: str = ""
+
+
 @dataclass
 class Row:
     """Result of one implementation on one case, or on a set of cases.
@@ -190,6 +198,7 @@ class Row:
     boundaries: by dimension (T, B, H, I, and K for I + H), the sizes that were tried because kernels break there.
     delegate: the implementation that ran, where this one chooses among others.
     beside: what used the host while it was timed; empty where it had the machine alone.
+    label, source, published: of the case, as its set gives them.
     timing is of calls as a program makes them, replay of the device alone, by CUDA graphs: two columns, never mixed.
     """
 
@@ -221,6 +230,9 @@ class Row:
     boundaries: dict[str, list[int]] = field(default_factory=dict)
     delegate: str = ""
     beside: str = ""
+    label: str = ""
+    source: str = ""
+    published: list[PublishedTime] = field(default_factory=list)
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -239,8 +251,8 @@ class Row:
 
 
 _NESTED = {
-    ("Row", "tensors"): TensorError, ("Row", "timing"): Timing, ("Row", "replay"): Timing, ("Timing", "against"): BaselineRatio,
-    ("Timing", "disturbance"): Disturbance, ("BaselineRatio", "doubts"): Doubt,
+    ("Row", "tensors"): TensorError, ("Row", "timing"): Timing, ("Row", "replay"): Timing, ("Row", "published"): PublishedTime,
+    ("Timing", "against"): BaselineRatio, ("Timing", "disturbance"): Disturbance, ("BaselineRatio", "doubts"): Doubt,
 }  # fmt: skip
 
 

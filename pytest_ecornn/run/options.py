@@ -134,7 +134,9 @@ def _devices(option: Option, config: pytest.Config) -> tuple[str, ...]:
 
 
 def _case_sets(option: Option, config: pytest.Config) -> tuple[str, ...]:
-    return tuple(option.raw(config)) or ("smoke",)
+    """Names, and paths of files from the folder in which pytest was started."""
+    folder = config.invocation_params.dir
+    return tuple(str(folder / text) if text.endswith(".csv") else text for text in option.raw(config)) or ("smoke",)
 
 
 def _cases(option: Option, config: pytest.Config) -> tuple[str, ...]:
@@ -278,7 +280,8 @@ class Options:
     case_sets: tuple[str, ...] = option(
         "--ecornn-cases",
         CASES,
-        "Named case set: smoke, seed, edge or full (repeatable). Default: smoke.",
+        "Case set: smoke, seed, edge or full; batched, deepbench, deepbench_pruned, ecornn, persistent, scan or sparse, of "
+        "published results; what a plugin adds; or a CSV file (repeatable). Default: smoke.",
         is_list=True,
         metavar="NAME",
         parse=_case_sets,

@@ -77,7 +77,7 @@ def _options(session: RunSession, config: pytest.Config) -> str:
     options = session.options
     values = [("--ecornn-only", name) for name in options.only]
     values += [("--ecornn-case", case) for case in options.cases]
-    values += [("--ecornn-cases", ",".join(options.case_sets))] if not options.cases else []
+    values += [("--ecornn-cases", name) for name in options.case_sets if not options.cases]
     values += [("--ecornn-device", device) for device in options.devices]
     values += [(flag, config.getoption(flag)) for flag in ("-k", "-m") if config.getoption(flag)]
     return " ".join(f"{flag} {shlex.quote(value)}" for flag, value in values)

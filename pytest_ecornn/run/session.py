@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_ecornn.cases import state_dict
-from pytest_ecornn.cases.case_sets import case_set
+from pytest_ecornn.cases.case_sets import SUFFIX, Origin, case_set
 from pytest_ecornn.cases.sources import sources
 from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported, cells
 from pytest_ecornn.measurement import clocks
@@ -66,9 +66,11 @@ class RunSession:
             for found in hook.pytest_ecornn_cells(config=config):
                 for cell in found or ():
                     cells.register(cell)
-            hooked = [path for paths in hook.pytest_ecornn_implementations(config=config) for path in paths or ()]
-            self.found = discovery.discover([*self.options.implementations, *map(Path, hooked)])
-            self.cases = self._cases()
+            self.found = discovery.discover(
+                [*self.options.implementations, *_hooked(hook.pytest_ecornn_implementations(config=config))]
+            )
+            self._origins = self._selected_cases(_hooked(hook.pytest_ecornn_case_sets(config=config)))
+            self.cases = list(self._origins)
         except (discovery.DiscoveryError, ValueError) as error:
             raise pytest.UsageError(str(error)) from error
         self._check_names(config.invocation_params.dir)
@@ -78,22 +80,38 @@ class RunSession:
         self.lock.run, self.lock.patience = worker.get("ecornn_run", os.getpid()), Patience(self._shared / "waited")
         self.host_machine: dict[str, Any] = {}  # fingerprint of other hosts that run the rows
 
-    def _cases(self) -> list[Case]:
+    def _selected_cases(self, files: Sequence[Path]) -> dict[Case, Origin]:
         parse = state_dict.load(self.options.state_dict).case if self.options.state_dict else Case.parse
-        named_cases = [parse(text) for text in self.options.cases]
-        named_cases = named_cases or [case for name in self.options.case_sets for case in case_set(name)]
+        origins: dict[Case, Origin] = {parse(text): Origin() for text in self.options.cases}
+        for name in self.options.case_sets if not origins else ():
+            for case, origin in case_set(name, files).items():
+                origins[case] = origins.get(case, Origin()) + origin
         for device in self.options.devices:
             if not DEVICE.fullmatch(device):
                 raise ValueError(f"unknown device {device!r}: expected cpu, cuda or cuda:N")
-        on_devices = [
-            replace(case, device=device) if device != "cpu" else case for case in named_cases for device in self.options.devices
-        ]
-        cases = list(dict.fromkeys(on_devices))
-        for case in cases:
+        on_devices = {
+            replace(case, device=device) if device != "cpu" else case: origin
+            for case, origin in origins.items()
+            for device in self.options.devices
+        }
+        for case in on_devices:
             cells.check(case)
             if case.weights:
                 state_dict.of_case(case)
-        return cases
+        return on_devices
+
+    def add_origin(self, row: Row) -> None:
+        """Fills in what the set of the row's case says of that."""
+        origin = self._origin_by_name.get(row.case, Origin())
+        row.label, row.source, row.published = origin.label, origin.source, [*origin.published]
+
+    @cached_property
+    def _origin_by_name(self) -> dict[str, Origin]:
+        return {str(case): origin for case, origin in self._origins.items()}
+
+    @property
+    def _case_set_names(self) -> list[str]:
+        return [Path(name).name if name.endswith(SUFFIX) else name for name in self.options.case_sets]
 
     def _check_names(self, directory: Path) -> None:
         for setting in ("only", "require", "baselines"):
@@ -267,7 +285,7 @@ class RunSession:
     def comparability_key(self) -> dict[str, Any]:
         """Set-up that rows of two runs must share to stand side by side: what shaped them, and the implementations' sources."""
         options = self.options
-        cases = sorted(map(str, self.cases)) if options.cases else sorted(options.case_sets)
+        cases = sorted(map(str, self.cases)) if options.cases else sorted(self._case_set_names)
         checksums = {name: sources.checksum(found.path) for name, found in self.found.items()}
         return {"mode": "bench" if options.bench else "verify", "cases": cases, **options.setup, "sources": checksums}
 
@@ -275,8 +293,10 @@ class RunSession:
     def settings(self) -> dict[str, Any]:
         """Settings that shaped the rows, as the report and the terminal state them."""
         options, devices = self.options, self.devices
+        sources = dict.fromkeys(origin.source for origin in self._origins.values() if origin.source)
         return {
-            "cases": ", ".join(options.cases or options.case_sets),
+            "cases": ", ".join(options.cases or self._case_set_names),
+            **({"sources of the cases": "; ".join(sources)} if sources else {}),
             **({"shard": str(options.shard)} if options.shard else {}),
             "baselines": ", ".join(options.baselines) or default_baselines(devices),
             "budget": f"{options.budget:g} s a row",
@@ -305,3 +325,8 @@ class RunSession:
         """Removes what the processes of the run shared."""
         if self._scratch is not None:
             self._scratch.remove()
+
+
+def _hooked(answers: Iterable[Iterable[Path] | None]) -> list[Path]:
+    """The paths that a hook's implementations returned."""
+    return [Path(path) for paths in answers for path in paths or ()]

@@ -97,7 +97,8 @@ def command(report: DueReport, folder: Path, device: str, seconds: float) -> lis
         return [sys.executable, "-m", "pytest", *options, "--ecornn-report", str(folder), *resumed]
     resumed = ["--resume", "--parts", *report.parts] if report.is_resumed else []
     module = f"pytest_ecornn.suites.published.{report.name}"
-    return [sys.executable, "-m", module, "--output", str(folder), "--seconds", f"{seconds:.0f}", *options, *resumed]
+    limit = ["--seconds", f"{seconds:.0f}"] if report.name in stored.NAMES else []
+    return [sys.executable, "-m", module, "--output", str(folder), *limit, *options, *resumed]
 
 
 def measure(report: DueReport, folder: Path, device: str, seconds: float) -> int:

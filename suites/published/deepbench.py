@@ -12,18 +12,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pytest_ecornn.suites.published.common.case_times import Row
+from pytest_ecornn.suites.published.common.case_times import Row, cases_of
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
 from pytest_ecornn.suites.published.deepbench_parts import problem_times
-from pytest_ecornn.suites.published.deepbench_parts.problem_times import PASSES, ProblemTimes, published
+from pytest_ecornn.suites.published.deepbench_parts.problem_times import ProblemTimes, is_training
 
-_TRAINING = [problem for problem in published() if problem.is_training]
-_INFERENCE = [problem for problem in published() if not problem.is_training]
-TRAINING = ProblemTimes("training", _TRAINING, problem_times.variants(PASSES), problem_times.COMPARISON)
-INFERENCE = ProblemTimes("inference", _INFERENCE, problem_times.variants(["inference"]), problem_times.COMPARISON)
-PRUNED = ProblemTimes(
-    "pruned", problem_times.pruned_problems(_TRAINING), problem_times.PRUNED_VARIANTS, problem_times.PRUNED_COMPARISON
-)  # fmt: skip
+_ORIGINS = cases_of("deepbench")
+TRAINING, INFERENCE = (
+    ProblemTimes(name, {case: one for case, one in _ORIGINS.items() if is_training(one) == trains}, problem_times.COMPARISON)
+    for name, trains in (("training", True), ("inference", False))
+)
+PRUNED = ProblemTimes("pruned", cases_of("deepbench_pruned"), problem_times.PRUNED_COMPARISON)
 
 
 def make_plan(training: ProblemTimes, inference: ProblemTimes, pruned: ProblemTimes) -> ReportPlan:

@@ -1,7 +1,8 @@
-"""EcoRNN's published figures measured again on this machine's CUDA device: layout, launches, and times of an LSTM.
+"""EcoRNN's published figures measured again on this machine's CUDA device: layout and launches.
 
 `python -m pytest_ecornn.suites.published.ecornn --output FOLDER` writes FOLDER/ecornn.md and FOLDER/ecornn.json, anew after
-every part, so that what was measured outlives a run that is cut short. Source: EcoRNN, arXiv 1805.08899.
+every part, so that what was measured outlives a run that is cut short. `pytest --ecornn-bench --ecornn-cases ecornn` times its
+LSTM. Source: EcoRNN, arXiv 1805.08899.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Any
 from pytest_ecornn.reporting import files
 from pytest_ecornn.reporting.markdown_syntax import document, escape
 from pytest_ecornn.suites.on_cuda import exit_code
-from pytest_ecornn.suites.published.common import case_times, launches
-from pytest_ecornn.suites.published.ecornn_parts import lstm_times, product_layout
+from pytest_ecornn.suites.published.common import launches
+from pytest_ecornn.suites.published.ecornn_parts import product_layout
 from pytest_ecornn.system import machine
 
-SCHEMA_VERSION = 2  # of 1 an LSTM's ratios were to two implementations without their names
+SCHEMA_VERSION = 3  # of 2 and 1 there were times of an LSTM
 PAPER_COLUMN = "paper (Titan Xp, CUDA 8, cuDNN 6)"
 
 
@@ -34,7 +35,6 @@ class Report:
     layout: list[product_layout.Row] = field(default_factory=list)
     hit_rates: dict[str, product_layout.HitRate] = field(default_factory=dict)
     launches: list[launches.Row] = field(default_factory=list)
-    times: list[case_times.Row] = field(default_factory=list)
 
     def markdown(self) -> str:
         return document(
@@ -43,7 +43,6 @@ class Report:
                 escape(f"{machine.gpu_summary(self.machine)}; made in {self.seconds:.0f} s."),
                 product_layout.render(self.layout, self.hit_rates, PAPER_COLUMN).strip(),
                 launches.render(self.launches, PAPER_COLUMN).strip(),
-                lstm_times.render(self.times, PAPER_COLUMN).strip(),
             ]
         )
 
@@ -53,7 +52,7 @@ class Report:
         files.write(folder / "ecornn.json", json.dumps(figures, indent=1) + "\n")
 
 
-def measure(folder: Path, seconds: float) -> None:
+def measure(folder: Path) -> None:
     """All parts, the report written after each step."""
     start = time.monotonic()
     report = Report(machine.fingerprint(Path.cwd()))
@@ -68,9 +67,6 @@ def measure(folder: Path, seconds: float) -> None:
     for call in launches.measure():
         report.launches.append(call)
         write(f"launches, {call.name}, {call.mode}")
-    for row in lstm_times.measure(start + seconds):
-        report.times.append(row)
-        write(str(row.case))
     batch, hidden = product_layout.HIT_RATE_SHAPE
     report.hit_rates = {layout: product_layout.measure_hit_rate(batch, hidden, layout) for layout in product_layout.LAYOUTS}
     write("hit rates")
@@ -79,9 +75,8 @@ def measure(folder: Path, seconds: float) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="ecornn", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where ecornn.md and ecornn.json go")
-    parser.add_argument("--seconds", type=float, default=120.0, help="after which no further case of the LSTM is begun")
     given = parser.parse_args(arguments)
-    return exit_code(parser.prog, lambda: measure(given.output, given.seconds))
+    return exit_code(parser.prog, lambda: measure(given.output))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import deepbench
 from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.bars import mean_ratio
-from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, TIMING_MODES, precision_of
+from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, TIMING_MODES
 from pytest_ecornn.suites.published.common.parted import from_json
 from pytest_ecornn.suites.published.deepbench_parts.problem_times import PASSES, ProblemTimes, series_of
 from pytest_ecornn.suites.published.language_model_parts import throughput
@@ -141,7 +141,7 @@ def deepbench_series(rows: dict[str, Any]) -> list[Series]:
 
 def _passes(times: ProblemTimes) -> list[str]:
     passes = {mode: name.removeprefix("training ") for mode, name in PASSES.items()}
-    return [f"{passes[one.mode]}, {precision_of(times.case(times.problems[0], one))}" for one in times.variants]
+    return [f"{passes[one.mode]}, {one.precision}" for one in times.variants]
 
 
 def _over_best_peer(row: scan_peers.Row, way: str) -> Ratio | None:

@@ -1,7 +1,7 @@
 """How old a stored report is: its commit, and the files it is about that changed since then.
 
-A report is about the implementations that it names, what these share, and its suite's own files. Git tells what changed; where
-it does not know the commit, nothing is said.
+A report is about the implementations that it names, what these share, its suite's own files and case set. Git tells what
+changed; where it does not know the commit, nothing is said.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ RUN = "report"  # the harness's own; the others have the names of their suites
 _LAYERS = ("pytest_ecornn/nn/", "pytest_ecornn/autotune/")  # of what chooses at run time
 KERNEL_FOLDERS = ("implementations", *_LAYERS)
 _RUN_FILES = ("suites/test_benchmark.py", "pytest_ecornn/cases/case_sets.py")
+_CASE_SETS = "pytest_ecornn/cases/sets/"
 _SOURCES = (".py", ".cu", ".cuh", ".csv")
 _COMMIT = re.compile("[0-9a-f]{7,64}")
 
@@ -58,7 +59,7 @@ def of_report(path: Path, until: str = "HEAD", root: Path | None = None) -> Stal
         return None
     kernels = tuple(_implementations(path.stem, text, report, root, bool(fingerprint.get("gpu"))))
     suite = tuple(f"suites/published/{name}" for name in (f"{path.stem}.py", f"{path.stem}_parts/", "common/"))
-    of_suite = _RUN_FILES if path.stem == RUN else suite
+    of_suite = _RUN_FILES if path.stem == RUN else (*suite, f"{_CASE_SETS}{path.stem}")
     return Staleness(commit, *(tuple(file for file in changed if file.startswith(about)) for about in (kernels, of_suite)))
 
 
@@ -71,7 +72,7 @@ def _fingerprint(report: Any) -> dict[str, Any]:
 
 def _changed(root: Path, commit: str, until: str) -> list[str] | None:
     """Returns the sources that differ at `until`, or are new. Moved ones do not count. None where a commit is not known."""
-    folders = (*KERNEL_FOLDERS, "suites", *_RUN_FILES)
+    folders = (*KERNEL_FOLDERS, "suites", _CASE_SETS, *_RUN_FILES)
     shown = machine.git(root, "diff", "--name-status", "-M", "--diff-filter=d", commit, until, "--", *folders)
     if shown is None:
         return None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_ecornn.suites.published.common.parted import Report, ReportPlan
 
 NAMES = (
-    "deepbench", "host_time", "kernels", "language_model", "persistent", "scan", "selection", "sparse", "varying",
+    "deepbench", "host_time", "language_model", "persistent", "scan", "selection", "sparse", "varying",
 )  # fmt: skip
 
 

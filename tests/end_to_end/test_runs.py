@@ -94,7 +94,7 @@ def test_a_row_below_its_floor_is_invalid(foreign: Foreign) -> None:
         (["--ecornn-only", "sequentail"], "unknown implementation 'sequentail': expected one of"),
         (["--ecornn-baseline", "cudnn9"], "unknown implementation 'cudnn9'"),
         (["--ecornn-require", "nobody"], "unknown implementation 'nobody'"),
-        (["--ecornn-cases", "all"], "unknown case set 'all': expected one of smoke"),
+        (["--ecornn-cases", "all"], "unknown case set 'all' (a file's name ends in .csv): expected one of smoke"),
         (["--ecornn-case", "lstm-T4-B2-H8-float31"], "cannot read 'float31'"),
         (["--ecornn-case", "elman-T4-B2-H8-float32"], "unknown cell 'elman'"),
         (["--ecornn-device", "tpu"], "unknown device 'tpu'"),

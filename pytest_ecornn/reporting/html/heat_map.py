@@ -8,6 +8,7 @@ from math import isfinite, log2
 
 from pytest_ecornn.reporting import answer_table, standing
 from pytest_ecornn.reporting.answer import Answer
+from pytest_ecornn.reporting.report_columns import ReportColumn
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row
 
@@ -31,7 +32,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """One case. fastest: its name, its verdict beside; certain: whether that is sure."""
+    """One case. fastest: its name, its verdict beside; certain: whether that is sure. further: texts of `HeatMap.headings`."""
 
     case: str
     cell: str
@@ -42,15 +43,17 @@ class Line:
     verdict: str
     is_certain: bool
     cells: list[Cell | None]
+    further: list[str]
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Times of one column: as called, or device only."""
+    """Times of one column: as called, or device only. headings: of columns beside the implementations'."""
 
     column: str
     title: str
     names: list[str]
+    headings: list[str]
     lines: list[Line]
 
 
@@ -65,19 +68,25 @@ def _map(rows: Sequence[Row], unproven: Collection[standing.Key], summary: Seque
     for number, row in enumerate(rows):
         by_case.setdefault(row.case, {})[row.implementation] = number, row
     answered = {answer.case: answer for answer in summary if answer.column == column}
-    lines = [_line(of_case, names, answered[case], unproven, column) for case, of_case in by_case.items() if case in answered]
-    return HeatMap(column, standing.COLUMNS[column], names, lines)
+    further = answer_table.further_columns(summary)
+    lines = [_line(of_case, names, answered[case], unproven, further) for case, of_case in by_case.items() if case in answered]
+    return HeatMap(column, standing.COLUMNS[column], names, [one.heading for one in further], lines)
 
 
 def _line(
-    of_case: dict[str, tuple[int, Row]], names: Sequence[str], answer: Answer, unproven: Collection[standing.Key], column: str
+    of_case: dict[str, tuple[int, Row]],
+    names: Sequence[str],
+    answer: Answer,
+    unproven: Collection[standing.Key],
+    further: Sequence[ReportColumn],
 ) -> Line:
     rows = [row for _, row in of_case.values()]
-    cells = [_cell(*of_case[name], rows, unproven, column) if name in of_case else None for name in names]
+    cells = [_cell(*of_case[name], rows, unproven, answer.column) if name in of_case else None for name in names]
     fastest, *_, verdict = answer_table.cells(answer)
     first = rows[0]
     return Line(
-        answer.case, first.cell, first.dtype, first.mode, first.device, fastest, verdict, answer.is_certain, cells
+        answer.case, first.cell, first.dtype, first.mode, first.device, fastest, verdict, answer.is_certain, cells,
+        [column.in_terminal(answer_table.entry(answer)) for column in further],
     )  # fmt: skip
 
 

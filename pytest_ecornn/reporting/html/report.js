@@ -19,7 +19,7 @@ const state = { search: "", column: "timing", sort: "", row: "", cell: "", dtype
 const tables = [...document.querySelectorAll(".scroll")].map((region) => ({
   region,
   body: region.querySelector("tbody"),
-  headers: [...region.querySelectorAll("thead th")],
+  headers: [...region.querySelectorAll("thead th[data-key]")],
   lines: [...region.querySelectorAll("tbody tr")].map((line, order) => ({
     line,
     order,

@@ -77,9 +77,9 @@ def _object(kind: type) -> dict[str, Any]:
     optional = LATER_FIELDS if kind is RunInfo else {name for name in has_default if has_default[name]}
     properties = {name: _value(hints[name], WORDS.get((kind.__name__, name))) for name in has_default}
     properties |= _PARTICULARS.get(kind, {})
-    if kind is Timing:
+    if kind in (Row, Timing):
         described = report_columns.descriptions().items()
-        properties |= {name: {**properties[name], "description": description} for name, description in described}
+        properties |= {name: {**properties[name], "description": text} for name, text in described if name in properties}
     return {
         "type": "object",
         "description": getdoc(kind) or "",

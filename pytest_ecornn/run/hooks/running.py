@@ -128,6 +128,7 @@ class RunPlugin:
         row = Row.from_dict(report.ecornn_row) if hasattr(report, "ecornn_row") else self._row_of_crashed_item(report)
         try:
             if row is not None:
+                self.session.add_origin(row)
                 self._journal.add(row)
             if unsupported is not None:
                 self._journal.add(*map(Row.from_dict, unsupported["rows"]))

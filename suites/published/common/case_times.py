@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from pytest_ecornn.cases.case_sets import Origin, case_set
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.measurement import clocks, measurement
 from pytest_ecornn.measurement.capture import MAX_CALL_SECONDS, graph_arms
@@ -38,6 +39,11 @@ NOT_CALLED, NO_GRAPHS = "not timed as called", "no CUDA graphs on a CPU"
 WRONG = "wrong"
 _SECONDS = 1.0  # for the fewest rounds that an interval needs; slower calls get fewer
 Build = Callable[[ImplementationInfo, Case], tuple[Candidate, list[TensorCheck]]]
+
+
+def cases_of(name: str) -> dict[Case, Origin]:
+    """The cases of a set on a GPU, each with its origin."""
+    return {replace(case, device="cuda"): origin for case, origin in case_set(name).items()}
 
 
 @cache

@@ -6,14 +6,14 @@ of translation and speech with pruned recurrent weights beside dense cuDNN.
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from importlib.resources import files
+from functools import partial
 from itertools import product
+from typing import NamedTuple
 
+from pytest_ecornn.cases.case_sets import Origin
 from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.reporting.pictures.ratio_chart import Group, Series, render_chart
@@ -24,112 +24,43 @@ from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio, 
 from pytest_ecornn.suites.published.common.case_times import CALLED, Row, TimedComparison, precision_of, timing_mode
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED, without_numbers
 
-V100, TITAN_XP = "V100", "TitanXp"
-_FILE = "problems.csv"
-_PUBLISHED_PRECISIONS = {"float32": "fp32", "float16": "fp16 mixed"}  # by the dtype of the case
-_UNNAMED = {"inference_server": "inference on a server", "inference_device": "inference on a device"}
 INPUTS = 8  # the fewest that cuDNN's 16-bit kernels take
 PASSES = {"inference": "forward", "training": "training step"}
+_INFERENCE = "inference on"  # how labels begin of problems that DeepBench has for inference alone
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A layer and the application that it comes from. set: training, inference_server or inference_device."""
-
-    set: str
-    application: str
-    cell: str
-    hidden: int
-    batch: int
-    steps: int
-
-    @property
-    def is_training(self) -> bool:
-        return self.set == "training"
-
-    @property
-    def work(self) -> int:
-        """T * B * H * H, to which the multiply-adds of a layer are proportional."""
-        return self.steps * self.batch * self.hidden**2
-
-    def __str__(self) -> str:
-        return f"{self.cell} {self.hidden:,}, B {self.batch}, T {self.steps:,}"
+def is_training(origin: Origin) -> bool:
+    """Whether DeepBench has the problem in its training set."""
+    return not origin.label.startswith(_INFERENCE)
 
 
-@dataclass(frozen=True)
-class PublishedTime:
-    """Times on one processor in one precision, in ms; None where DeepBench has none."""
-
-    forward_ms: float
-    backward_inputs_ms: float | None = None
-    backward_weights_ms: float | None = None
-
-    @property
-    def training_step_ms(self) -> float | None:
-        """The sum of the three; None where one is missing."""
-        if self.backward_inputs_ms is None or self.backward_weights_ms is None:
-            return None
-        return self.forward_ms + self.backward_inputs_ms + self.backward_weights_ms
-
-
-@cache
-def published() -> Mapping[Problem, Mapping[tuple[str, str], PublishedTime]]:
-    """Returns each problem with its times by processor and precision, in the file's order.
-
-    An application that two processors' lists name differently has the first name. Inference without one is named by its set.
-    """
-    times: dict[tuple[str, ...], dict[tuple[str, str], PublishedTime]] = {}
-    problems: dict[tuple[str, ...], Problem] = {}
-    for row in csv.DictReader(files(__package__).joinpath(_FILE).read_text().splitlines()):
-        key = tuple(row[name] for name in ("set", "cell", "hidden", "batch", "steps"))
-        problems.setdefault(key, _problem(row))
-        of_problem = times.setdefault(key, {})
-        if row["processor"]:
-            of_problem[row["processor"], row["precision"]] = _published_time(row)
-    return {problem: times[key] for key, problem in problems.items()}
-
-
-def _problem(row: Mapping[str, str]) -> Problem:
-    application = row["application"] or _UNNAMED[row["set"]]
-    return Problem(row["set"], application, row["cell"], *(int(row[name]) for name in ("hidden", "batch", "steps")))
-
-
-def _published_time(row: Mapping[str, str]) -> PublishedTime:
-    backward = (float(row[name]) if row[name] else None for name in ("backward_inputs_ms", "backward_weights_ms"))
-    return PublishedTime(float(row["forward_ms"]), *backward)
-
-
-def published_us(problem: Problem, processor: str, case: Case) -> float | None:
-    """Returns the published time beside a case in float32, TF32 (both: fp32) or float16; None where there is none."""
-    times = published().get(problem, {}).get((processor, _PUBLISHED_PRECISIONS[case.dtype]))
-    if times is None:
-        return None
-    time_ms = times.training_step_ms if case.training else times.forward_ms
-    return None if time_ms is None else time_ms * 1e3
-
-
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """How a problem is run: in which precision and mode, with which density of the recurrent weights."""
 
-    dtype: str
     precision: str
     mode: str
     density: float = 1.0
 
+    @classmethod
+    def of(cls, case: Case) -> Variant:
+        return cls(precision_of(case), case.mode, case.density)
+
+
+def label_of(case: Case) -> str:
+    """Names a case's problem."""
+    return f"{case.cell} {case.hidden_size:,}, B {case.batch}, T {case.steps:,}"
+
 
 @dataclass(frozen=True)
 class ProblemTimes:
-    """Measures problems, each in all variants. name: of the report's part, whose groups are named after it.
+    """Measures problems, each in some variants. name: of the report's part, whose groups are named after it.
 
-    comparison: its first baseline is the one that ratios are shown to.
+    origins: of each case, whose label is its application. comparison: its first baseline is the one that ratios are shown to.
     """
 
     name: str
-    problems: Sequence[Problem]
-    variants: Sequence[Variant]
+    origins: Mapping[Case, Origin]
     comparison: TimedComparison
-    device: str = "cuda"
 
     @property
     def baseline(self) -> str:
@@ -141,8 +72,12 @@ class ProblemTimes:
         return [name for name in self.comparison.names if name != self.baseline]
 
     @property
+    def variants(self) -> list[Variant]:
+        return list(dict.fromkeys(map(Variant.of, self.origins)))
+
+    @property
     def precisions(self) -> list[str]:
-        return list(dict.fromkeys(precision_of(self.case(self.problems[0], variant)) for variant in self.variants))
+        return list(dict.fromkeys(map(precision_of, self.origins)))
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -154,21 +89,19 @@ class ProblemTimes:
 
     @property
     def applications(self) -> list[str]:
-        return list(dict.fromkeys(problem.application for problem in self.problems))
+        return list(dict.fromkeys(name for origin in self.origins.values() for name in origin.label.split("; ")))
 
-    def case(self, problem: Problem, variant: Variant) -> Case:
-        """A layer of `INPUTS` inputs with biases."""
-        return Case(cell=problem.cell, steps=problem.steps, batch=problem.batch, hidden_size=problem.hidden, input_size=INPUTS,
-                    device=self.device, **vars(variant))  # fmt: skip
+    def _of_application(self, application: str) -> list[Case]:
+        """All cases where it is empty."""
+        return [case for case, origin in self.origins.items() if application in ("", *origin.label.split("; "))]
 
     def cases(self, groups: Collection[str] = (), shard: Shard | None = None) -> list[Case]:
-        """Returns each case of the groups and the shard once, of all groups where none are named.
+        """Returns the cases of the groups and the shard, of all groups where none are named.
 
         Small ones come first, applications in turn.
         """
         wanted = groups or self.groups
-        cases = (self.case(problem, variant) for problem in in_turn(self.problems) for variant in self.variants)
-        of_groups = [case for case in dict.fromkeys(cases) if self._group(precision_of(case)) in wanted]
+        of_groups = [case for case in in_turn(self.origins) if self._group(precision_of(case)) in wanted]
         return [case for case in of_groups if not shard or shard.has(str(case))]
 
     def measure(
@@ -177,41 +110,41 @@ class ProblemTimes:
         """Earlier rows, then one for each other case: of what begins after `deadline` (of time.monotonic) the reason."""
         return self.comparison.rows(self.cases(groups, shard), deadline, earlier)
 
-    def rows_of(self, rows: Sequence[Row], application: str, variant: Variant) -> list[tuple[Problem, Row | None]]:
-        """Returns the problems of an application, of all where it is empty, each case once, with its row where there is one."""
+    def rows_of(self, rows: Sequence[Row], application: str, variant: Variant) -> list[tuple[Case, Row | None]]:
+        """Returns the cases of an application, of all where it is empty, each with its row where there is one."""
         by_case = {row.case: row for row in rows}
-        problems = {
-            self.case(problem, variant): problem for problem in self.problems if application in ("", problem.application)
-        }
-        return [(problem, by_case.get(case)) for case, problem in problems.items()]
+        return [(case, by_case.get(case)) for case in self._of_application(application) if Variant.of(case) == variant]
 
-    def timed_rows(self, rows: Sequence[Row], application: str, mode: str) -> Iterator[tuple[Problem, Row]]:
+    def timed_rows(self, rows: Sequence[Row], application: str, mode: str) -> Iterator[Row]:
         """Yields an application's rows that have a time, problem by problem."""
-        by_variant = [dict(self.rows_of(rows, application, one)) for one in self.variants if one.mode == mode]
-        for problem in by_variant[0] if by_variant else ():
-            for row in (of_variant[problem] for of_variant in by_variant):
-                if row and any(cell.time_us for cell in row.cells[timing_mode(row)].values()):
-                    yield problem, row
+        by_case = {row.case: row for row in rows if any(cell.time_us for cell in row.cells[timing_mode(row)].values())}
+        return (by_case[case] for case in self._of_application(application) if case.mode == mode and case in by_case)
 
     def ratio(self, row: Row, name: str, way: str = "") -> Ratio | None:
         """The baseline's time over that of `name`, by `timing_mode` unless a way is given; None where one has no time."""
         return row.cells[way or timing_mode(row)][name].over_it.get(self.baseline)
 
 
-def marked_label(problem: Problem, row: Row) -> str:
-    """Names a problem in a table's cell, with * where the row's times are as called."""
+def marked_label(row: Row) -> str:
+    """Names a row's problem in a table's cell, with * where its times are as called."""
     mark = r" \*" if timing_mode(row) == CALLED else ""
-    return f"{problem}{mark}"
+    return f"{label_of(row.case)}{mark}"
 
 
-def in_turn(problems: Sequence[Problem]) -> list[Problem]:
+def in_turn(origins: Mapping[Case, Origin]) -> list[Case]:
     """Orders problems by rank within their application, by work: a shortened run covers all applications."""
     ranks: Counter[str] = Counter()
-    keys: dict[Problem, tuple[int, int]] = {}
-    for problem in sorted(problems, key=lambda problem: problem.work):
-        keys[problem] = ranks[problem.application], problem.work
-        ranks[problem.application] += 1
-    return sorted(keys, key=keys.__getitem__)
+    keys: dict[str, tuple[int, int]] = {}
+    problems = {label_of(case): (_work(case), origin.label) for case, origin in origins.items()}
+    for problem, (work, application) in sorted(problems.items(), key=lambda one: one[1][0]):
+        keys[problem] = ranks[application], work
+        ranks[application] += 1
+    return sorted(origins, key=lambda case: keys[label_of(case)])
+
+
+def _work(case: Case) -> int:
+    """T * B * H * H, to which the multiply-adds of a layer are proportional."""
+    return case.steps * case.batch * case.hidden_size**2
 
 
 # The report.
@@ -223,18 +156,13 @@ _NOTES = (
 )
 NAMES = ("cudnn", "persistent_gpu", "transposed_gpu", "auto")
 _NOT_CHARTED = "transposed_gpu"
-PRECISIONS = (("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"))
 MAX_CALLED_STEPS = 50  # of cases that are timed as called too, which takes as long again
 _comparison = partial(TimedComparison, called=lambda case: case.steps <= MAX_CALLED_STEPS, times_long_calls=True)
 COMPARISON = _comparison(NAMES, NAMES[:1])
-_PROCESSORS = {V100: "V100", TITAN_XP: "Titan Xp"}
+_PROCESSORS = ("V100", "Titan Xp")
 _ALL = "all"
 OURS, DENSE = "sparse_persistent_gpu", "cudnn"
 PRUNED_COMPARISON = _comparison((OURS, DENSE), (DENSE,), needed=OURS)
-_PRUNED = product((0.1, 0.3), ("float16", "float32"))
-PRUNED_VARIANTS = [Variant(dtype, "ieee", "inference", density) for density, dtype in _PRUNED]
-PRUNED_APPLICATIONS = ("machine translation", "speech recognition")
-MAX_PRUNED_BATCH = 32
 # Source of the bars: Zhu et al., Sparse Persistent RNNs, ICLR 2018, appendix: up to 3x.
 MEAN_BARS, BEST_BARS = {0.1: MinTarget(3.0)}, {0.3: MinTarget(3.0)}  # by density
 
@@ -246,8 +174,7 @@ def series_of(times: ProblemTimes, rows: Sequence[Row], name: str, variant: Vari
     if not ratios:
         return None
     density = f", density {100 * variant.density:g} %" if variant.density < 1 else ""
-    label = f"{precision_of(times.case(planned[0][0], variant))}{density}"
-    return Series(label, ratios, mean_ratio(ratios), len(planned))
+    return Series(variant.precision + density, ratios, mean_ratio(ratios), len(planned))
 
 
 def strip_chart(times: ProblemTimes, groups: Sequence[Group]) -> dict[str, str]:
@@ -294,11 +221,6 @@ def _labels(cases: Sequence[Case]) -> str:
     return "; ".join(f"{shape} {', '.join(of_shape)}" for shape, of_shape in precisions.items())
 
 
-def variants(modes: Collection[str]) -> list[Variant]:
-    """Returns each mode in all precisions."""
-    return [Variant(*precision, mode) for mode, precision in product(modes, PRECISIONS)]
-
-
 def render(times: ProblemTimes, rows: Sequence[Row]) -> str:
     baseline = times.baseline
     parts = [
@@ -317,13 +239,13 @@ def render(times: ProblemTimes, rows: Sequence[Row]) -> str:
         summary(times, rows, CALLED),
     ]
     for application, mode in product(times.applications, PASSES):
-        lines = [list(_figures(times, *one)) for one in times.timed_rows(rows, application, mode)]
+        lines = [list(_figures(times, row)) for row in times.timed_rows(rows, application, mode)]
         if lines:
             header = (
                 "problem",
                 "precision",
                 *(f"{name}, us" for name in times.comparison.names),
-                *(f"{label}, us" for label in _PROCESSORS.values()),
+                *(f"{name}, us" for name in _PROCESSORS),
             )
             parts += [f"### {application.capitalize()}, {PASSES[mode]}", table(header, lines, header[2:])]
     return document([*parts, "### What has no time", describe_missing(times, rows)])
@@ -340,11 +262,11 @@ def summary(times: ProblemTimes, rows: Sequence[Row], way: str = "") -> str:
     for variant, application in product(times.variants, (*times.applications, "")):
         planned = times.rows_of(rows, application, variant)
         if way == CALLED:
-            planned = [(problem, row) for problem, row in planned if problem.steps <= MAX_CALLED_STEPS]
+            planned = [(case, row) for case, row in planned if case.steps <= MAX_CALLED_STEPS]
         measured = [row for _, row in planned if row]
         ratios = {name: [r for row in measured if (r := times.ratio(row, name, way))] for name in times.candidates}
         if any(ratios.values()):
-            label = f"{PASSES[variant.mode]}, {precision_of(times.case(planned[0][0], variant))}"
+            label = f"{PASSES[variant.mode]}, {variant.precision}"
             means = (_mean(ratios[name]) for name in times.candidates)
             lines.append([label, application or _ALL, str(len(planned)), *means, *_lowest(ratios[last])])
     return table(header, lines, header[2:]) if lines else "No ratio was measured."
@@ -360,15 +282,15 @@ def _lowest(ratios: Sequence[Ratio]) -> tuple[str, str]:
     return format_ratio(min(ratios, key=lambda one: one.ratio)), str(sum(one.high < 1 for one in ratios))
 
 
-def _figures(times: ProblemTimes, problem: Problem, row: Row) -> Iterator[str]:
-    yield from (marked_label(problem, row), precision_of(row.case))
+def _figures(times: ProblemTimes, row: Row) -> Iterator[str]:
+    yield from (marked_label(row), precision_of(row.case))
     for name in times.comparison.names:
         time_us, ratio = row.cells[timing_mode(row)][name].time_us, times.ratio(row, name)
         over = f" ({significant(ratio.ratio)})" if ratio and name != times.baseline else ""
         yield significant(time_us[0], 4) + over if time_us else "-"
     for processor in _PROCESSORS:
-        time = published_us(problem, processor, row.case)
-        yield significant(time, 4) if time is not None else "-"
+        published = (one.time_us for one in times.origins[row.case].published if one.system.startswith(processor))
+        yield next((significant(time_us, 4) for time_us in published), "-")
 
 
 def figures(times: ProblemTimes, rows: Sequence[Row]) -> dict[str, str]:
@@ -382,19 +304,15 @@ def figures(times: ProblemTimes, rows: Sequence[Row]) -> dict[str, str]:
     return strip_chart(times, groups)
 
 
-def pruned_problems(problems: Collection[Problem]) -> list[Problem]:
-    return [problem for problem in problems if problem.application in PRUNED_APPLICATIONS and problem.batch <= MAX_PRUNED_BATCH]
-
-
 def render_pruned(times: ProblemTimes, rows: Sequence[Row]) -> str:
     parts = [
         "## Appendix: pruned layers",
-        f"Forward passes of {' and '.join(PRUNED_APPLICATIONS)}, B to {MAX_PRUNED_BATCH}, with 10 % and 30 % of the recurrent "
+        "Forward passes of machine translation and speech recognition, B to 32, with 10 % and 30 % of the recurrent "
         f"weights left. {times.baseline} runs the same layer with the zeros stored. Ratios, marks and inputs as above.",
         targets(times, rows),
     ]
     for application in times.applications:
-        lines = [list(_pruned_cells(times, *one)) for one in times.timed_rows(rows, application, "inference")]
+        lines = [list(_pruned_cells(times, row)) for row in times.timed_rows(rows, application, "inference")]
         if lines:
             header = ("problem", "precision", "density", *(f"{name}, us" for name in times.comparison.names), "ratio")
             parts += [f"### {application.capitalize()}, pruned", table(header, lines, header[2:])]
@@ -428,8 +346,8 @@ def _statistics(ratios: Sequence[Ratio], limits: Sequence[MinTarget | None], is_
     yield format_ratio(min(ratios, key=lambda one: one.ratio))
 
 
-def _pruned_cells(times: ProblemTimes, problem: Problem, row: Row) -> Iterator[str]:
-    yield from (marked_label(problem, row), precision_of(row.case), f"{row.case.density:.0%}")
+def _pruned_cells(times: ProblemTimes, row: Row) -> Iterator[str]:
+    yield from (marked_label(row), precision_of(row.case), f"{row.case.density:.0%}")
     for name in times.comparison.names:
         time_us = row.cells[timing_mode(row)][name].time_us
         yield significant(time_us[0], 4) if time_us else "-"

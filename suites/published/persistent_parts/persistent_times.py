@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 
+from pytest_ecornn.cases.case_sets import Origin
 from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
@@ -18,18 +20,15 @@ from pytest_ecornn.suites.published.common.case_times import (
     Cell,
     Row,
     TimedComparison,
+    cases_of,
     precision_of,
 )
 
 OURS, BASELINE = "persistent_gpu", "cudnn"
 CONTEST = TimedComparison((OURS, BASELINE), (BASELINE,))
-CELLS = ("lstm", "gru")
-PRECISIONS = (("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "ieee"))
-# Layers, batch, hidden size, steps.
-LANGUAGE = ((2, 32, 200, 35), (1, 64, 512, 35), (2, 32, 650, 35), (2, 20, 1500, 35))
-LONG = ((1, 16, 768, 1024), (1, 64, 512, 1024), (1, 1, 1024, 1024))
-DECODING = ((1, 8, 1024, 16), (1, 1, 1024, 16), (1, 8, 1024, 1), (1, 1, 1024, 1))
-GROUPS = {"decoding": DECODING, "language": LANGUAGE, "long": LONG}
+CELLS, DECODING = ("lstm", "gru"), "decoding"
+PRECISIONS = ("float16", "bfloat16", "tf32", "float32")
+GROUPS = (DECODING, "language", "long")  # labels of the cases
 PASSES = {"inference": "forward", "training": "forward and backward"}
 ALL = "all"
 # Of geometric means over the language models and long sequences: by pass and way, and by precision forward, as called.
@@ -43,22 +42,20 @@ LOWEST_BAR, DECODING_BAR = MinTarget(1.0), MinTarget(0.9)
 NOT_ALL = "not all measured"
 
 
-def cases(names: Collection[str] = tuple(GROUPS)) -> list[Case]:
+def cases(names: Collection[str] = GROUPS) -> list[Case]:
     """Returns these groups' cases, cheap ones first: decoding, language models, long sequences.
 
     The forward passes of each group precede its training.
     """
-    groups = (("decoding", "inference"), *product(("language", "long"), ("inference", "training")))
-    return [
-        Case(cell=cell, layers=layers, batch=batch, hidden_size=hidden, steps=steps, dtype=dtype, precision=precision,
-             mode=mode, has_state=name == "decoding", device="cuda")
-        for name, mode in groups
-        if name in names
-        for cell, (layers, batch, hidden, steps), (dtype, precision) in product(CELLS, GROUPS[name], PRECISIONS)
-    ]  # fmt: skip
+    return [case for case, origin in _origins().items() if origin.label in names]
 
 
-def measure(deadline: float, earlier: Sequence[Row] = (), groups: Collection[str] = tuple(GROUPS)) -> Iterator[Row]:
+@cache
+def _origins() -> dict[Case, Origin]:
+    return cases_of("persistent")
+
+
+def measure(deadline: float, earlier: Sequence[Row] = (), groups: Collection[str] = GROUPS) -> Iterator[Row]:
     """Earlier rows, then one for each other case of the groups: of what begins after `deadline` (time.monotonic) the reason."""
     return CONTEST.rows(cases(groups), deadline, earlier)
 
@@ -122,7 +119,7 @@ def _some(cases: Sequence[str], most: int = 4) -> str:
 def summary(rows: Sequence[Row]) -> str:
     """Geometric means and lowest ratios with their bars: over language models and long sequences, and of decoding."""
     lines = []
-    for mode, way, precision in product(PASSES, TIMING_MODES, (ALL, *map(precision_of, cases()[: len(PRECISIONS)]))):
+    for mode, way, precision in product(PASSES, TIMING_MODES, (ALL, *PRECISIONS)):
         lowest_bar = LOWEST_BAR if precision == ALL else None
         group = Group(mode, precision, is_decoding=False)
         lines.append([str(group) + f", {way}", *group.line(rows, way, MEAN_BARS.get((mode, way, precision)), lowest_bar)])
@@ -144,7 +141,7 @@ class Group:
         return f"{'decoding' if self.is_decoding else PASSES[self.mode]}, {self.precision}"
 
     def has(self, case: Case) -> bool:
-        is_decoding = (case.layers, case.batch, case.hidden_size, case.steps) in DECODING
+        is_decoding = _origins()[case].label == DECODING
         return (case.mode, is_decoding) == (self.mode, self.is_decoding) and self.precision in (ALL, precision_of(case))
 
     def line(self, rows: Sequence[Row], way: str, mean_bar: MinTarget | None, lowest_bar: MinTarget | None) -> Iterator[str]:

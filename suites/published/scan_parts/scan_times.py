@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
+from pytest_ecornn.cases.case_sets import Origin, case_set
 from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement import clocks, measurement
 from pytest_ecornn.measurement.clocks import Timer
@@ -31,18 +32,8 @@ MAX_LOOP_STEPS = 4096  # steps, beyond which no plain loop was published either
 BAR = MinTarget(15.0)
 TIMED = ("sequential", "scan_cpu", "scan_gpu")
 LOGARITHMIC = ("scan_gpu_log", "scan_torch")  # of cells whose candidate is positive
-PUBLISHED_MS: dict[str, dict[str, tuple[float, ...]]] = {
-    "mingru": {
-        "sequential": (634, 2395, 5493),
-        "scan_cpu": (32.8, 97.6, 300, 2683, 10_989),
-        "scan_gpu": (25.8, 92.1, 340, 1333, 5330),
-    },
-    "minlstm": {
-        "sequential": (701, 2966.7, 12_035.1),
-        "scan_cpu": (37, 96.8, 416.5, 2993.6, 13_005.4),
-        "scan_gpu": (22, 107.8, 431.5, 1693.9, 6709.8),
-    },
-}
+# By how, as the case set has it.
+_SYSTEMS = {"sequential": "loop, i9-12900K", "scan_cpu": "scan, i9-12900K", "scan_gpu": "scan, RTX 4090"}
 PUBLISHED_ON = "i9-12900K, RTX 4090"
 NONE_WANTED = "-"
 _SECONDS = 4.0  # for the fewest rounds that an interval needs; slower calls get fewer
@@ -168,8 +159,8 @@ def _line(row: Row) -> list[str]:
 
 def published_ms(cell: str, way: str, steps: int) -> float | None:
     """None where none was published."""
-    times = PUBLISHED_MS[cell][way]
-    return times[STEPS.index(steps)] if steps in STEPS[: len(times)] else None
+    published = case_set("scan").get(case(cell, steps, "cpu"), Origin()).published
+    return next((one.time_us / 1e3 for one in published if one.system == _SYSTEMS[way]), None)
 
 
 def _reasons(rows: Sequence[Row]) -> str:
@@ -218,5 +209,5 @@ def _measured(rows: Sequence[Row], cell: str) -> Iterator[Line]:
 
 def _published(cell: str) -> Iterator[Line]:
     for colour, name in enumerate(TIMED, 1):
-        points = list(zip(STEPS, PUBLISHED_MS[cell][name], strict=False))
+        points = [(steps, time_ms) for steps in STEPS if (time_ms := published_ms(cell, name, steps))]
         yield Line(f"{name}, published", points, colour, is_dashed=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
@@ -18,8 +18,9 @@ import torch
 from torch import nn
 
 import pytest_ecornn.nn
+from pytest_ecornn.cases.case_sets import case_set
 from pytest_ecornn.reference.precision import fp32_precision
-from pytest_ecornn.suites.published.deepbench_parts.problem_times import published
+from pytest_ecornn.suites.published.deepbench_parts.problem_times import is_training
 
 AUTO, BASELINE = "auto", "torch.nn"
 _OURS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN", "mingru": "MinGRU", "minlstm": "MinLSTM"}
@@ -28,7 +29,6 @@ MODES = ("inference", "training")
 MIN_CELLS = ("mingru", "minlstm")
 _MAX_STEPS = 750
 _MAX_FLOP = 1e12  # of a drawn forward pass
-_MIN_BATCHED = 64
 _MAX_STATES = 2**26  # T * B * H * L * D of a drawn problem
 
 
@@ -114,11 +114,12 @@ def ecornn() -> Iterator[SelectionProblem]:
         yield SelectionProblem("ecornn", cell, 2, hidden, hidden, 32, 35, 1, precision, mode)
 
 
-def deepbench(precisions: Sequence[str] = ("float16", "tf32")) -> Iterator[SelectionProblem]:
-    """DeepBench's problems in these precisions; those of its training set in both modes, of its inference sets forward."""
-    shapes = dict.fromkeys((one.is_training, one.cell, one.hidden, one.batch, one.steps) for one in published())
-    for is_training, cell, hidden, batch, steps in shapes:
-        for precision, mode in product(precisions if steps <= _MAX_STEPS else (), MODES[: 1 + is_training]):
+def deepbench() -> Iterator[SelectionProblem]:
+    """DeepBench's problems in float16 and TF32; those of its training set in both modes, of its inference sets forward."""
+    origins = case_set("deepbench").items()
+    shapes = dict.fromkeys((is_training(origin), one.cell, one.hidden_size, one.batch, one.steps) for one, origin in origins)
+    for has_training, cell, hidden, batch, steps in shapes:
+        for precision, mode in product(("float16", "tf32") if steps <= _MAX_STEPS else (), MODES[: 1 + has_training]):
             yield SelectionProblem("deepbench", cell, 1, hidden, hidden, batch, steps, 1, precision, mode)
 
 
@@ -132,24 +133,6 @@ def drawn(seed: int, count: int) -> Iterator[SelectionProblem]:
     random = Random(seed)
     for _ in range(count):
         yield from _in_both_modes(_fitting(random))
-
-
-def batched(seed: int, count: int) -> Iterator[SelectionProblem]:
-    """`count` layers of those that are drawn, each in both modes: of B from 64 on, half in TF32, half in float32."""
-    random, precisions = Random(seed), ("tf32", "float32")
-    for number in range(count):
-        one = _fitting(random)
-        while one.batch < _MIN_BATCHED or one.precision != precisions[number % 2]:
-            one = _fitting(random)
-        yield from _in_both_modes(replace(one, set="batched"))
-
-
-def lost_before() -> Iterator[SelectionProblem]:
-    """Layers of many sequences that cuDNN once ran faster than persistent_gpu, each in both modes. I = H."""
-    for cell, hidden, batch, steps, precision in (("lstm", 72, 100, 50, "float32"), ("gru", 1280, 256, 128, "tf32")):
-        yield from _in_both_modes(
-            SelectionProblem("lost_before", cell, 1, hidden, hidden, batch, steps, 1, precision, "inference")
-        )
 
 
 def _in_both_modes(one: SelectionProblem) -> Iterator[SelectionProblem]:

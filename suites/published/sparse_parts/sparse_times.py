@@ -6,21 +6,20 @@ Source of the grid and of the paper's figure: Zhu et al., Sparse Persistent RNNs
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from itertools import pairwise, product
+from itertools import pairwise
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
 from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
-from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, Cell, Row, TimedComparison
+from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, Cell, Row, TimedComparison, cases_of
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED, without_numbers
 
 OURS, DENSE, CUDNN = "sparse_persistent_gpu", "persistent_gpu", "cudnn"
 BASELINES = (CUDNN, "cusparse_gpu", "row_major_gpu")
 DTYPES = ("float32", "float16")
 STEPS, INPUTS = 256, 64
-HIDDEN, BATCHES, DENSITIES = (5760, 1152, 2304, 4608, 1792, 3072), (1, 4, 16, 32, 2, 8), (0.1, 0.3, 0.05, 0.01, 0.2)
 PAPER = {(2304, 4, 0.3, "float32"): "over 6"}  # over the next best
 BARS = {
     (2304, 4, 0.3, "float32"): MinTarget(6.0),
@@ -33,14 +32,7 @@ LARGE = 5120
 
 def cases(dtypes: Collection[str] = DTYPES) -> list[Case]:
     """Returns the cases with a bar, then all others by density, in an order that spreads a shortened run over all sizes."""
-    sizes = sorted(product(BATCHES, HIDDEN), key=lambda size: BATCHES.index(size[0]) + HIDDEN.index(size[1]))
-    grid = [(hidden, batch, density, dtype) for density, (batch, hidden), dtype in product(DENSITIES, sizes, DTYPES)]
-    return [_case(*key) for key in dict.fromkeys((*BARS, *grid)) if key[3] in dtypes]
-
-
-def _case(hidden: int, batch: int, density: float, dtype: str) -> Case:
-    return Case(cell="rnn_tanh", steps=STEPS, batch=batch, hidden_size=hidden, input_size=INPUTS, dtype=dtype,
-                density=density, device="cuda")  # fmt: skip
+    return [case for case in cases_of("sparse") if case.dtype in dtypes]
 
 
 def is_called(case: Case) -> bool:

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pytest_ecornn.cases.case_sets import Origin
 from pytest_ecornn.contract import Case
 from pytest_ecornn.suites.published import deepbench
 from pytest_ecornn.suites.published.common.case_times import (
@@ -27,22 +28,18 @@ from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
 from pytest_ecornn.suites.published.common.parted import from_json
 from pytest_ecornn.suites.published.deepbench_parts import problem_times
 from pytest_ecornn.suites.published.deepbench_parts.problem_times import (
-    TITAN_XP,
-    V100,
-    Problem,
+    INPUTS,
     ProblemTimes,
     Variant,
     in_turn,
-    published,
-    published_us,
+    label_of,
 )
 from tests.helpers.studies import cells_of
 
-TRANSLATION = Problem("training", "machine translation", "lstm", 512, 16, 25)
-SPEECH = Problem("training", "speech recognition", "gru", 2816, 32, 1500)
-SERVER = Problem("inference_server", "inference on a server", "gru", 512, 1, 1)
-DEVICE = Problem("inference_device", "inference on a device", "lstm", 256, 1, 150)
-FORWARD, STEP = (Variant("float32", "ieee", mode) for mode in ("inference", "training"))
+TRANSLATION = Case(cell="lstm", steps=25, batch=16, hidden_size=512, input_size=INPUTS, device="cuda")
+SPEECH = replace(TRANSLATION, cell="gru", steps=1500, batch=32, hidden_size=2816)
+SERVER = replace(TRANSLATION, cell="gru", steps=1, batch=1)
+DEVICE = replace(TRANSLATION, steps=150, batch=1, hidden_size=256)
 PARTS = (deepbench.TRAINING, deepbench.INFERENCE, deepbench.PRUNED)
 
 
@@ -50,53 +47,48 @@ PARTS = (deepbench.TRAINING, deepbench.INFERENCE, deepbench.PRUNED)
 
 
 def test_the_problems_are_deepbench_s_with_training_and_inference_apart() -> None:
-    assert Counter(problem.application for problem in published()) == {
+    origins = {**deepbench.TRAINING.origins, **deepbench.INFERENCE.origins}
+    problems = {(origin.label, label_of(case)) for case, origin in origins.items()}
+    assert Counter(label for label, _ in problems) == {
         "speech recognition": 29, "machine translation": 12, "language modelling": 7, "character language modelling": 3,
-        "speaker id": 2, "inference on a server": 69, "inference on a device": 3,
+        "speaker id": 2, "inference on a server": 68, "inference on a device": 2,
+        "inference on a server; inference on a device": 1,
     }  # fmt: skip
-    shapes = {(one.is_training, one.cell, one.hidden, one.batch, one.steps) for one in published()}
-    assert len(shapes) == 124
-    assert {TRANSLATION, SPEECH, SERVER, DEVICE} <= published().keys()
-    (in_two_lists,) = (one for one in published() if one.is_training and (one.hidden, one.batch) == (256, 16))
-    assert in_two_lists.application == "character language modelling"
-    assert {processor for processor, _ in published()[in_two_lists]} == {V100, TITAN_XP}
+    assert {TRANSLATION, SPEECH, SERVER, DEVICE} <= origins.keys()
+    assert deepbench.TRAINING.origins.keys().isdisjoint(deepbench.INFERENCE.origins)
+    assert DEVICE in [case for case, _ in deepbench.INFERENCE.rows_of([], "inference on a device", Variant.of(DEVICE))]
 
 
-def test_published_times_stand_beside_a_case_of_their_pass_and_precision() -> None:
-    def times_us(problem: Problem, variant: Variant) -> list[float | None]:
-        case = deepbench.TRAINING.case(problem, variant)
-        return [time and round(time) for time in (published_us(problem, name, case) for name in (V100, TITAN_XP))]
-
-    assert times_us(TRANSLATION, FORWARD) == times_us(TRANSLATION, replace(FORWARD, precision="tf32")) == [1095, 1270]
-    assert times_us(TRANSLATION, STEP) == [1095 + 937 + 165, 1270 + 1468 + 179]
-    assert times_us(TRANSLATION, replace(STEP, dtype="float16")) == [441 + 891 + 79, None]
-    assert times_us(SERVER, FORWARD) == [None, 53]
-    assert times_us(SERVER, STEP) == times_us(DEVICE, FORWARD) == [None, None]
-    assert times_us(replace(TRANSLATION, hidden=8), FORWARD) == [None, None]
+def test_published_times_stand_beside_a_case() -> None:
+    row = timed(deepbench.TRAINING, TRANSLATION, cudnn=400.0)
+    (line,) = cells_of(problem_times.render(deepbench.TRAINING, [row]), label_of(TRANSLATION))
+    assert line[-2:] == ["1,095", "1,270"]
 
 
 def test_a_shortened_run_covers_all_applications_by_small_problems() -> None:
-    ordered = in_turn(deepbench.TRAINING.problems)
-    assert len(ordered) == len(set(ordered)) == 53
-    assert {one.application for one in ordered[:5]} == set(deepbench.TRAINING.applications)
+    ordered = list(dict.fromkeys(map(label_of, in_turn(deepbench.TRAINING.origins))))
+    assert len(ordered) == 53
+    labels = {label_of(case): origin.label for case, origin in deepbench.TRAINING.origins.items()}
+    assert {labels[one] for one in ordered[:5]} == set(deepbench.TRAINING.applications)
+    works = {label_of(case): case.steps * case.batch * case.hidden_size**2 for case in deepbench.TRAINING.origins}
     for application in deepbench.TRAINING.applications:
-        work = [one.work for one in ordered if one.application == application]
+        work = [works[one] for one in ordered if labels[one] == application]
         assert work == sorted(work)
 
 
 # The report from made-up rows.
 
 
-def timed(times: ProblemTimes, problem: Problem, variant: Variant, **us: float) -> Row:
+def timed(times: ProblemTimes, case: Case, **us: float) -> Row:
     """Replayed times by implementation; the others do not run. Nothing is timed as called."""
     names, samples = times.comparison.names, {name: [time] * 8 for name, time in us.items()}
     replayed = times.comparison.cells(samples, {name: "needs 9 SMs" for name in names if name not in us})
     called = {name: Cell(NOT_CALLED) for name in names}
-    return Row(times.case(problem, variant), {CALLED: called, REPLAYED: replayed})
+    return Row(case, {CALLED: called, REPLAYED: replayed})
 
 
 def test_where_auto_has_no_time_no_lowest_is_said() -> None:
-    row = timed(deepbench.TRAINING, TRANSLATION, FORWARD, cudnn=400.0, persistent_gpu=100.0)
+    row = timed(deepbench.TRAINING, TRANSLATION, cudnn=400.0, persistent_gpu=100.0)
     (line, *_) = cells_of(problem_times.summary(deepbench.TRAINING, [row]), "forward, float32")
     assert line[-5:] == ["4.00 [4.00, 4.00] of 1", *["-"] * 4]
 
@@ -105,10 +97,9 @@ def pruned_rows(at_10: Callable[[int], float]) -> list[Row]:
     """All cases: dense over sparse is at_10 of the problem's number at 10 %, at 30 % twice a third of it."""
     times = deepbench.PRUNED
     return [
-        timed(times, problem, variant, cudnn=100.0 * at_10(number) * (1 if variant.density == 0.1 else 2 / 3),
+        timed(times, case, cudnn=100.0 * at_10(number // len(times.variants)) * (1 if case.density == 0.1 else 2 / 3),
               sparse_persistent_gpu=100.0)
-        for number, problem in enumerate(times.problems)
-        for variant in times.variants
+        for number, case in enumerate(times.origins)
     ]  # fmt: skip
 
 
@@ -140,12 +131,15 @@ def small_parts() -> list[ProblemTimes]:
     """Tiny problems by implementations of a CPU."""
     dense = TimedComparison(("torch_cpu", "sequential"), ("torch_cpu",), called=lambda case: False)
     pruned = TimedComparison(("sequential", "torch_cpu"), ("torch_cpu",), needed="sequential")
-    tiny = {"hidden": 8, "batch": 2, "steps": 2}  # one step and one sequence of inference, lest a case be of two parts
-    problems = ([replace(one, **tiny) for one in (TRANSLATION, SPEECH)], [replace(SERVER, hidden=8)], [replace(SPEECH, **tiny)])
+    problems = (("lstm", 2), ("gru", 2)), (("gru", 1),), (("gru", 2),)  # sizes differ, lest a case be of two parts
     return [
-        replace(times, problems=of_part, comparison=comparison, device="cpu")
+        replace(times, comparison=comparison, origins={
+            Case(cell=cell, steps=size, batch=size, hidden_size=8, dtype="float16" if precision == "float16" else "float32",
+                 precision="tf32" if precision == "tf32" else "ieee", mode=mode, density=density): Origin(cell)
+            for cell, size in of_part for precision, mode, density in times.variants
+        })
         for times, of_part, comparison in zip(PARTS, problems, (dense, dense, pruned), strict=True)
-    ]
+    ]  # fmt: skip
 
 
 def stored_rows(folder: Path) -> Mapping[Case, Row]:

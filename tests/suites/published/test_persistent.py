@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
-from pytest_ecornn.contract import MODES, Case, Weights
+from pytest_ecornn.contract import MODES, Case
 from pytest_ecornn.implementations._common.recurrent_problem import MathMode, ProblemSize
 from pytest_ecornn.implementations.persistent_gpu import config
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.nn.form_times import Recurrence
-from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.run.discovery import ImplementationInfo
-from pytest_ecornn.suites.promises import first_use
 from pytest_ecornn.suites.published import persistent
 from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.bars import MinTarget
 from pytest_ecornn.suites.published.common.case_times import CALLED, TIMING_MODES
 from pytest_ecornn.suites.published.persistent_parts import (
     persistent_flashrnn,
-    persistent_host,
-    persistent_memory,
     persistent_steps,
     persistent_times,
 )
@@ -179,72 +171,3 @@ def test_both_are_timed_and_theirs_also_beyond_its_limit(monkeypatch: pytest.Mon
 def off(found: ImplementationInfo, case: Case) -> tuple[Candidate, list[TensorCheck]]:
     """Beyond its limit."""
     return Candidate.build(found.name, found.cls, case), [TensorCheck("output", "failed", share=3.0)]
-
-
-# The host and memory.
-
-
-def test_a_calls_host_time_is_a_median_of_medians() -> None:
-    candidate = Candidate.build("sequential", ReferenceLoop, Case(cell="lstm", steps=1, batch=2, hidden_size=5))
-    asked: list[int] = []
-    clock: Any = SimpleNamespace(host_us=lambda calls: asked.append(len(calls)) or (100.0 if len(asked) == 1 else len(asked)))
-    found = persistent_host.host_us(candidate, clock)
-    assert found[0] == pytest.approx(11.5)  # of 2 to 21: the first group warms up
-    assert set(asked) == {100}
-
-
-SLOW, WARM = (42.0, 41.0, 43.0), (28.0, 27.0, 29.0)
-
-
-def test_what_a_process_measures_first_is_in_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[tuple[str, str]] = []
-
-    def host_us(candidate: Candidate, clock: Any) -> persistent_host.Times:
-        is_first = candidate.name not in {name for name, _ in measured}
-        measured.append((candidate.name, str(candidate.case)))
-        return SLOW if is_first else WARM
-
-    def prepared(case: Case, names: Sequence[str]) -> dict[str, Candidate]:
-        return {
-            name: Candidate(name, ReferenceLoop(), case, lambda *given: given, Weights({}), 0.0, ReferenceLoop().declared)
-            for name in names
-        }
-
-    monkeypatch.setattr(persistent_host, "prepared", prepared)
-    monkeypatch.setattr(persistent_host, "host_us", host_us)
-    monkeypatch.setattr(first_use, "measure", lambda name, cases: first_use.ColdStartFigures("persistent_gpu", []))
-    rows = list(persistent_host.measure(float("inf")))
-    assert [row.found for row in rows] == [WARM] * 2 * len(persistent_host.CALLED)
-    assert measured[:2] == [(name, persistent_host.CALLED[0]) for name in ("persistent_gpu", "cudnn")]
-    assert len(measured) == len(rows) + 2
-
-
-def test_the_hosts_times_stand_beside_their_bars(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(persistent_host, "prepared", lambda case, names: dict.fromkeys(names, "needs CuPy"))
-    firsts = [
-        first_use.ColdStart("first", 4.2, disk=first_use.COLD),
-        first_use.ColdStart("first", 1.2, disk=first_use.WARM),
-        first_use.ColdStart("new", 0.06, disk=first_use.WARM),
-    ]
-    figures = first_use.ColdStartFigures("persistent_gpu", firsts)
-    monkeypatch.setattr(first_use, "measure", lambda name, cases: figures)
-    rows = list(persistent_host.measure(float("inf")))
-    assert [row.reason for row in rows] == ["needs CuPy"] * 2 * len(persistent_host.CALLED) + [""] * 3
-    text = persistent_host.render(rows)
-    in_process = "first use in the process, "
-    assert cells_of(text, in_process + first_use.COLD)[0][1:] == ["first", "4.2", "s", "at most 5", "yes"]
-    assert cells_of(text, in_process + first_use.WARM)[0][1:] == ["first", "1.2", "s", "-", "-"]
-    assert cells_of(text, f"first use, {first_use.WARM}")[0][1:] == ["new", "0.06", "s", "at most 0.05", "no"]
-    assert f"- a call of cudnn, {persistent_host.CALLED[0]}: needs CuPy" in text
-    (row,) = persistent_host.first_uses(first_use.ColdStartFigures("persistent_gpu", reason="Unsupported: needs CuPy"))
-    assert row.reason == "Unsupported: needs CuPy"
-
-
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no peak of memory can be told here")
-def test_a_peak_is_of_one_call_after_those_that_verify(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(persistent_memory, "OURS", "torch_cpu")
-    monkeypatch.setattr(persistent_memory, "BASELINE", "sequential")
-    case = Case(cell="lstm", steps=30, batch=16, hidden_size=64, mode="training")
-    row = persistent_memory._row(case)
-    assert set(row.peak_bytes) == {"torch_cpu", "sequential"}
-    assert row.reasons == {}

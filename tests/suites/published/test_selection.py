@@ -1,26 +1,22 @@
-"""Problems of modules, and the reports on them: what `auto` chooses, persistent_gpu alone beside cuDNN, and short steps."""
+"""Problems of modules, and the reports on them: what `auto` chooses, and short steps."""
 
 from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published import host_time, kernels, selection, stored
-from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
+from pytest_ecornn.suites.published import host_time, selection, stored
 from pytest_ecornn.suites.published.common.parted import from_json
 from pytest_ecornn.suites.published.host_time import PROBLEMS
-from pytest_ecornn.suites.published.kernels import BASELINE, OURS, KernelRow
 from pytest_ecornn.suites.published.selection_parts import problems, selection_tables
-from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
+from pytest_ecornn.suites.published.selection_parts.problems import BASELINE, SelectionProblem
 from pytest_ecornn.suites.published.selection_parts.selection_tables import Column, SelectionRow
-from pytest_ecornn.system import machine
-from tests.helpers.requirements import needs_hopper
 
 PROBLEM = SelectionProblem("drawn", "lstm", 2, 8, 16, 3, 5, 2, "tf32", "training")
 BATCHED = SelectionProblem("batched", "lstm", 1, 8, 16, 64, 5, 1, "tf32", "inference")
@@ -32,25 +28,18 @@ CPU = torch.device("cpu")
 
 
 def test_problems_are_drawn_by_their_seed() -> None:
-    for draw in (problems.drawn, problems.batched):
-        assert list(draw(1, 20)) == list(draw(1, 20)) != list(draw(2, 20))
+    assert list(problems.drawn(1, 20)) == list(problems.drawn(1, 20)) != list(problems.drawn(2, 20))
     drawn = list(problems.drawn(1, 20))
     assert len(drawn) == 40
     assert {problem.mode for problem in drawn} == set(problems.MODES)
     assert all(48 <= problem.hidden_size <= 2048 and 7 <= problem.steps <= 300 for problem in drawn)
-    of_many = list(problems.batched(1, 60))
-    assert min(one.batch for one in of_many) >= 64
-    assert ([one.precision for one in of_many].count("tf32"), len(of_many)) == (60, 120)
 
 
-def test_deepbench_is_whole_and_each_set_has_the_precisions_that_are_asked_for() -> None:
+def test_deepbench_is_whole() -> None:
     sizes = {(one.cell, one.hidden_size, one.batch, one.steps) for one in problems.deepbench()}
     assert len(sizes) == 103  # of 125 those up to T 750, one of which is in two sets
     assert {one.precision for one in problems.deepbench()} == {"float16", "tf32"}
-    found = kernels.selected(list(kernels.SETS), ["float32"])
-    assert {one.precision for one in found} == {"float32"}
-    assert {one.set for one in found} == set(kernels.SETS)
-    assert len(kernels.selected(["deepbench"], kernels.PRECISIONS)) == 3 * (103 + 47)
+    assert len(list(problems.deepbench())) == 2 * (103 + 47)
 
 
 def test_modules_of_a_problem() -> None:
@@ -98,53 +87,6 @@ def test_a_problem_that_fails_costs_itself_and_what_looks_slow_is_measured_again
     assert failed.refusals == {"all": "RuntimeError: no"}
     assert slow.called.over_baseline.ratio == 1.0
     assert asked == [9, 9, 36]
-
-
-# persistent_gpu alone beside cuDNN.
-
-
-def kernel_row(ratio: float, problem: SelectionProblem = BATCHED) -> KernelRow:
-    times_us = {BASELINE: (ratio, ratio, ratio), OURS: (1.0, 1.0, 1.0)}
-    return KernelRow(problem, times_us, Ratio(ratio, ratio * 0.99, ratio * 1.01), "clusters")
-
-
-def test_sums_count_what_is_slower_and_what_did_not_run() -> None:
-    rows = [*map(kernel_row, (0.5, 2.0, 1.0)), KernelRow(BATCHED, reason="ValueError: <too large>")]
-    text = kernels.render(rows)
-    assert "| batched | tf32 | inference | 3 | 1 | 1.00 | 0.50 | 2 of 3 | 1 |" in text
-    assert "inference: ValueError: &lt;too large&gt;" in text
-    assert kernels.summary([KernelRow(BATCHED, reason="no")]).count("\n") == 1  # the header alone
-    assert "- 2 not reached in the time allowed" in kernels.render([KernelRow(BATCHED, reason=NOT_REACHED)] * 2)
-
-
-def test_an_older_report_of_rows_alone_is_gone_on_with_by_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    todo = kernels.selected(["batched"], ["tf32"])[:3]
-    asked: list[SelectionProblem] = []
-
-    def measure(problem: SelectionProblem) -> KernelRow:
-        asked.append(problem)
-        return kernel_row(2.0, problem)
-
-    monkeypatch.setattr(kernels, "selected", lambda sets, precisions: todo)
-    monkeypatch.setattr(kernels, "measure_problem", measure)
-    now, path = machine.fingerprint(Path.cwd()), tmp_path / "kernels.json"
-    rows = [asdict(kernel_row(3.0, todo[0])), asdict(KernelRow(todo[1], reason="ValueError: H"))]
-    path.write_text(json.dumps({"schema_version": 1, "machine": now, "seconds": 3.0, "rows": rows}))
-    kernels.PLAN.run(tmp_path, 60.0, ["batched"], path)
-    measured = stored.joined("kernels", [path]).rows["problems"]
-    assert [row.problem for row in measured] == todo
-    assert [row.over_cudnn and row.over_cudnn.ratio for row in measured] == [3.0, None, 2.0]
-    assert asked == todo[2:]
-
-
-@needs_hopper
-def test_on_a_gpu_a_problem_has_a_ratio_or_is_refused() -> None:
-    measured = kernels.measure_problem(BATCHED)
-    assert measured.over_cudnn is not None
-    assert measured.over_cudnn.ratio > 0
-    assert measured.forms
-    with pytest.raises(ValueError, match=r"^H 12288 "):
-        kernels.measure_problem(replace(BATCHED, hidden_size=12288))
 
 
 # Short steps.

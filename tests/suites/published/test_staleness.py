@@ -90,6 +90,14 @@ def test_nothing_that_it_is_about_has_changed(clone: Clone) -> None:
     assert str(age) == f"measured at commit {clone.first[:7]}, no kernel file changed since"
 
 
+def test_a_suite_is_about_the_cases_of_its_set(clone: Clone) -> None:
+    own, other = (f"pytest_ecornn/cases/sets/{name}.csv" for name in ("persistent", "sparse"))
+    for path in (own, other):
+        clone.write(path, "case")
+    clone.commit()
+    assert clone.changed(clone.report("persistent", "persistent_gpu")) == (set(), {own})
+
+
 def test_what_only_moved_or_went_has_not_changed(clone: Clone) -> None:
     path = clone.report("persistent", "persistent_gpu")
     (clone.root / ONE).rename(clone.root / "implementations/persistent_gpu/moved.cu")

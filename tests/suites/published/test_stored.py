@@ -19,19 +19,16 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.answer import answers
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.results.shard import Shard
-from pytest_ecornn.suites.published import ecornn, front_chart, stored, stored_rows
+from pytest_ecornn.suites.published import front_chart, stored, stored_rows
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
-from pytest_ecornn.suites.published.common.parted import Section, from_json
-from pytest_ecornn.suites.published.ecornn_parts import lstm_times
+from pytest_ecornn.suites.published.common.parted import from_json
 
 ROOT = Path(__file__).parents[3]
 COMMITTED = ROOT / "reports"
-RENDERED_BY_OTHER_TESTS = ("report", "ecornn")
-REPORTS = [path for path in stored.reports(COMMITTED) if path.stem not in RENDERED_BY_OTHER_TESTS]
+REPORTS = [path for path in stored.reports(COMMITTED) if path.stem in stored.NAMES]
 PARTS = {f"{name}-{part}": section for name in stored.NAMES for part, section in stored.plan(name).parts.items()}
 del PARTS["sparse-capacity"]  # which asks a device for its sizes
-MEASURED = {name for name in PARTS if name.rpartition("-")[0] in {path.stem for path in REPORTS}} - {"persistent-host"}
-PARTS["ecornn-times"] = Section(lstm_times.measure, lambda rows: lstm_times.render(rows, ecornn.PAPER_COLUMN), 1.0)
+MEASURED = {name for name in PARTS if name.rpartition("-")[0] in {path.stem for path in REPORTS}}
 
 
 # Parts.
@@ -56,7 +53,6 @@ def test_what_begins_after_the_deadline_says_so(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(MEASURED))
 def test_what_is_measured_is_what_the_stored_report_has(name: str) -> None:
-    """Not so of first uses, which a process tells."""
     suite, _, part = name.rpartition("-")
     labels = {row.label for row in PARTS[name].rows(0.0, [], PARTS[name].groups, None)}
     measured = {row.label for row in rows_of_report(suite)[part]}
