@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights, cells
+from pytest_ecornn.implementations._common.autograd_ops import refuse_second_gradients
 from pytest_ecornn.implementations._common.min_cells import POSITIVE_CELLS
 from pytest_ecornn.implementations._common.padding import is_padding
 from pytest_ecornn.reference.precision import tf32_refusal
@@ -34,7 +35,7 @@ _VALUES_MOVED = {2: 36, 3: 43}  # values that the operations below read and writ
 
 
 def log_space_scan(x: Tensor, first: Tensor | None, cell: str, time: int = 1, bias: Tensor | None = None) -> Tensor:
-    """Pre-activations [B, T, G*H], or [T, B, G*H] with `time` 0 -> outputs [.., H] laid out and typed alike, differentiable.
+    """Pre-activations [B, T, G*H], or [T, B, G*H] with `time` 0 -> outputs [.., H] laid out and typed alike, differentiable once.
 
     first: [B, H] of any sign, None for zeros. bias: [G*H], added to x. Computes in float32 at least, as under autocast: in 16
     bits only x and the output are. cell: mingru_positive or minlstm_positive, else ValueError.
@@ -45,7 +46,9 @@ def log_space_scan(x: Tensor, first: Tensor | None, cell: str, time: int = 1, bi
     opening, candidate = _opening_and_candidate(x.to(compute) if bias is None else x + bias.to(compute), cell)
     kept = logsigmoid(-opening).cumsum(time)
     taken = logsigmoid(opening) + _log_positive(candidate)
-    state = (kept + (taken - kept).logcumsumexp(time)).exp()
+    terms = taken - kept
+    refuse_second_gradients("torch.logcumsumexp", [terms])  # torch's are NaN
+    state = (kept + terms.logcumsumexp(time)).exp()
     if first is not None:  # not within the logarithm, as there it could not be negative
         state = state + kept.exp() * first.to(compute).unsqueeze(time)
     return state.to(x.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -131,7 +132,8 @@ class LogSpace(RightLayer):
         take = gates[0] if len(gates) == 1 else logsigmoid(gates[1]) - logsigmoid(gates[0])
         kept = torch.cumsum(logsigmoid(-take), 0)
         value = torch.where(candidate >= 0, (candidate.relu() + 0.5).log(), logsigmoid(candidate))
-        carried = torch.logcumsumexp(logsigmoid(take) + value - kept, 0)
+        terms = (logsigmoid(take) + value - kept).unbind(0)  # second derivatives of torch's logcumsumexp are NaN
+        carried = torch.stack([*accumulate(terms, torch.logaddexp)])
         states = ((carried + kept).exp() + kept.exp() * state[0].double()).to(x.dtype)
         return (states.flip(0) if reverse else states), (states[-1],)
 

@@ -98,7 +98,7 @@ class NanWeightSkipped(Loop):
     """Weights that are no larger than zero either way are skipped, as of a sparse matrix, and NaN is not larger."""
 
     def parameters(self, weights: Weights, suffix: str) -> Parameters:
-        return {name: _nonzero(weight) for name, weight in super().parameters(weights, suffix).items()}
+        return {name: with_value(weight, _nonzero(weight)) for name, weight in super().parameters(weights, suffix).items()}
 
 
 @mutant("equivalence: non-finite", cell="mingru")
