@@ -35,10 +35,10 @@ _VALUES_MOVED = {2: 36, 3: 43}  # values that the operations below read and writ
 
 
 def log_space_scan(x: Tensor, first: Tensor | None, cell: str, time: int = 1, bias: Tensor | None = None) -> Tensor:
-    """Pre-activations [B, T, G*H], or [T, B, G*H] with `time` 0 -> outputs [.., H] laid out and typed alike, differentiable once.
+    """Pre-activations [B, T, G*H], or [T, B, G*H] with `time` 0 -> outputs [.., H] laid out and typed alike.
 
-    first: [B, H] of any sign, None for zeros. bias: [G*H], added to x. Computes in float32 at least, as under autocast: in 16
-    bits only x and the output are. cell: mingru_positive or minlstm_positive, else ValueError.
+    Differentiable once. first: [B, H] of any sign, None for zeros. bias: [G*H], added to x. Computes in float32 at least, as
+    under autocast: in 16 bits only x and the output are. cell: mingru_positive or minlstm_positive, else ValueError.
     """
     if cell not in POSITIVE_CELLS:
         raise ValueError(f"cell must be one of {', '.join(POSITIVE_CELLS)}, whose state has a logarithm; got {cell!r}")
