@@ -131,8 +131,8 @@ BAD = {
     SKIPS: "importing it raised Skipped: no GPU; mend",
     "import pytest\npytest.importorskip('no_such')": "importing it raised Skipped: could not import 'no_such'",
     SYNTAX: "importing it raised SyntaxError",
-    "import time\ntime.perf_counter = lambda: 0.0": r"importing it replaced .* with: time\.perf_counter",
-    "import secrets\nsecrets.randbelow = lambda n: 0": r"importing it replaced .* with: secrets\.randbelow",
+    "import time\ntime.perf_counter = lambda: 0.0": r"importing it changed .*: time\.perf_counter",
+    "import secrets\nsecrets.randbelow = lambda n: 0": r"importing it changed .*: secrets\.randbelow",
 }
 
 
