@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 Arrays = Sequence[Any]  # of NumPy, or of what NumPy reads
 Run = Callable[[Arrays], tuple[Arrays, Callable[[Arrays], Arrays]]]  # arguments -> results, and gradients of the arguments
@@ -21,6 +22,7 @@ class _Bridge(torch.autograd.Function):
         return _to_torch(results)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         return (None, *_to_torch(ctx.pullback(_to_numpy(gradients))))
 
