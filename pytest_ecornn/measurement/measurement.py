@@ -152,8 +152,8 @@ class Arm:
         self.kept.take(prepared[count - len(results.returned) :], results.returned, is_certain=True)
         return figure
 
-    def _calls_on_new_inputs(self, count: int, stretch: int = 0) -> Iterator[Callable[[], Any]]:
-        return self._made(self.pool.prepare_calls(self.candidate.weights, count), stretch=stretch)
+    def _calls_on_new_inputs(self, count: int) -> Iterator[Callable[[], Any]]:
+        return self._made(self.pool.prepare_calls(self.candidate.weights, count))
 
     def _made(
         self, prepared: Sequence[Prepared], results: Results | None = None, stretch: int = 0

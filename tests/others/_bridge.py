@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pytest_ecornn.contract import Case, Layer, State, Weights, cells
+
 Arrays = Sequence[Any]  # of NumPy, or of what NumPy reads
 Run = Callable[[Arrays], tuple[Arrays, Callable[[Arrays], Arrays]]]  # arguments -> results, and gradients of the arguments
 
@@ -30,6 +32,19 @@ class _Bridge(torch.autograd.Function):
 def call(run: Run, *tensors: Tensor) -> tuple[Tensor, ...]:
     """The results of `run` on the tensors, with gradients."""
     return _Bridge.apply(run, *tensors)
+
+
+def layer(run: Run, case: Case, weights: Weights, takes_lengths: bool = False) -> Layer:
+    """A layer of `run` on x, the lengths as numbers of x's dtype where it takes them, all initial states and the weights."""
+
+    def bridged(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        zeros = x.new_zeros(case.layers * case.directions, case.batch, case.hidden_size)
+        states = cells.unpack_state(state) or [zeros] * len(cells.get(case.cell).states)
+        ends = x.new_full((case.batch,), case.steps) if lengths is None else lengths.to(x.dtype)
+        output, *final = call(run, x, *([ends] if takes_lengths else []), *states, *weights.values())
+        return output, tuple(final) if len(final) > 1 else final[0]
+
+    return bridged
 
 
 @cache

@@ -27,10 +27,4 @@ class EquinoxGRU(Implementation):
     supported = one_layer("gru", batchfirst=False)
 
     def build(self, case: Case, weights: Weights):
-        run = _bridge.jax(gru)
-
-        def layer(x, state, lengths):
-            h = x.new_zeros(1, case.batch, case.hidden_size) if state is None else state
-            return _bridge.call(run, x, h, *weights.values())
-
-        return layer
+        return _bridge.layer(_bridge.jax(gru), case, weights)

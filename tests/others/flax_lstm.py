@@ -23,12 +23,4 @@ class FlaxLSTM(Implementation):
     supported = one_layer("lstm", batchfirst="only", ragged=True)
 
     def build(self, case: Case, weights: Weights):
-        run = _bridge.jax(lstm)
-
-        def layer(x, state, lengths):
-            h, c = state or [x.new_zeros(1, case.batch, case.hidden_size)] * 2
-            ends = x.new_full((case.batch,), case.steps) if lengths is None else lengths.to(x.dtype)
-            output, *final = _bridge.call(run, x, ends, h, c, *weights.values())
-            return output, tuple(final)
-
-        return layer
+        return _bridge.layer(_bridge.jax(lstm), case, weights, takes_lengths=True)

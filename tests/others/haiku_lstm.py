@@ -25,11 +25,4 @@ class HaikuLSTM(Implementation):
     supported = one_layer("lstm", batchfirst=False)
 
     def build(self, case: Case, weights: Weights):
-        run = _bridge.jax(lstm)
-
-        def layer(x, state, lengths):
-            h, c = state or [x.new_zeros(1, case.batch, case.hidden_size)] * 2
-            output, *final = _bridge.call(run, x, h, c, *weights.values())
-            return output, tuple(final)
-
-        return layer
+        return _bridge.layer(_bridge.jax(lstm), case, weights)

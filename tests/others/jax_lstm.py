@@ -29,12 +29,4 @@ class JaxLSTM(Implementation):
     supported = one_layer("lstm", max_layers=4, bidirectional=True, batchfirst="only", ragged=True)
 
     def build(self, case: Case, weights: Weights):
-        run = compiled(case.layers, case.bidirectional)
-
-        def layer(x, state, lengths):
-            h, c = state or [x.new_zeros(case.layers * case.directions, case.batch, case.hidden_size)] * 2
-            ends = x.new_full((case.batch,), case.steps) if lengths is None else lengths.to(x.dtype)
-            output, *final = _bridge.call(run, x, ends, h, c, *weights.values())
-            return output, tuple(final)
-
-        return layer
+        return _bridge.layer(compiled(case.layers, case.bidirectional), case, weights, takes_lengths=True)

@@ -25,9 +25,4 @@ class MlxLSTM(Implementation):
     supported = one_layer("lstm", batchfirst="only")
 
     def build(self, case: Case, weights: Weights):
-        def layer(x, state, lengths):
-            h, c = state or [x.new_zeros(1, case.batch, case.hidden_size)] * 2
-            output, *final = _bridge.call(run, x, h, c, *weights.values())
-            return output, tuple(final)
-
-        return layer
+        return _bridge.layer(run, case, weights)
