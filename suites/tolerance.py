@@ -139,7 +139,8 @@ def render(tallies: Tallies, seconds: float) -> str:
         "Random correct implementations on drawn cases, judged by the rule of `pytest_ecornn/verification/comparison.py`:",
         f"rms <= {comparison.RMS_FACTOR:g} x yardstick + {comparison.RMS_FLOOR:g} eps / sqrt(n), "
         f"maximum <= {comparison.MAX_FACTOR:g} x yardstick + {comparison.MAX_FLOOR:g} eps, whole tensor and each slice; "
-        f"both plus {comparison.SUM_FLOOR:g} eps sqrt(terms) of float32 (float64) for the longest sums.",
+        f"both plus {comparison.SUM_FLOOR:g} eps sqrt(terms) (1 + {comparison.FEW_SUMS:g} / n) of float32 (float64) "
+        "for the longest sums.",
         "Share: worst error over its limit (1 would be a false alarm). Factor needed: on the yardstick's error, floors kept.",
         "Of 16 bits also, each over its limit: the largest share of elements that differ from the rounded reference, and bias.",
         f"Made by `make tolerance` in {seconds:.0f} s.",

@@ -30,8 +30,9 @@ Mask = Tensor  # bool, on the same device, of a shape that broadcasts to the ten
 RMS_FACTOR, RMS_FLOOR = 2.0, 2.0
 MAX_FACTOR, MAX_FLOOR = 2.0, 4.0
 # A sum of n terms added one after the other in float32 (float64) errs by 0.2 eps * sqrt(n), which the yardstick's blocked sums
-# do not show: both limits rise by SUM_FLOOR * eps * sqrt(n), n being `summation_length`.
-SUM_FLOOR = 0.5
+# do not show: both limits rise by SUM_FLOOR * eps * sqrt(n), n being `summation_length`. Of few elements all sums may be near
+# zero, whose terms are not: the limits of such a slice rise by 1 + FEW_SUMS / elements times as much.
+SUM_FLOOR, FEW_SUMS = 0.5, 8.0
 # Where the yardstick's rms is over UNSTABLE * eps, rounding is not what elements differ by, and shares are not judged.
 UNSTABLE = 4.0
 # A slice's scale is at least this share of its tensor's: what is smaller is noise of the larger parts.
@@ -177,8 +178,9 @@ def limits(case: Case, tensor: str, yardstick: Error, error: Error) -> Measures:
     """The largest measures of a slice with such an error, of whose elements only the numbers matter, that pass."""
     eps = precision_eps(case)
     summed = SUM_FLOOR * min(eps, torch.finfo(torch.float32).eps) * summation_length(case, tensor) ** 0.5
-    rms = RMS_FACTOR * yardstick.rms + RMS_FLOOR * eps / error.count**0.5 + summed
-    maximum = MAX_FACTOR * yardstick.maximum + MAX_FLOOR * eps + summed
+    cancelled = summed * (1 + FEW_SUMS / error.count)
+    rms = RMS_FACTOR * yardstick.rms + RMS_FLOOR * eps / error.count**0.5 + cancelled
+    maximum = MAX_FACTOR * yardstick.maximum + MAX_FLOOR * eps + cancelled
     if yardstick.rms > UNSTABLE * eps:
         return Measures(rms, maximum, 1.0, 1.0)
     shares = rounding_shares.limits(yardstick.shares, error.shares.counted, independent(case, tensor), summed / eps)

@@ -84,5 +84,6 @@ class Arm:
                         left[thread] = left.get(thread, 0.0) - _STEP
         wall = machine.now - start
         caller, worker = (count * _STEP for count in steps.values())
-        used = caller + max(0.0, worker + machine.random.uniform(-_TICK, _TICK))  # a running worker's is counted at ticks
-        return TimedSpan(wall, 2 * wall - caller - worker, used, wall - caller, caller, stale=_TICK)
+        counted = max(0.0, worker + machine.random.uniform(-_TICK, _TICK))  # at ticks, since it runs
+        others = max(0.0, counted - _TICK), counted + _TICK
+        return TimedSpan(wall, 2 * wall - caller - worker, wall - caller, caller, *others)

@@ -20,7 +20,7 @@ from pytest_ecornn.cases.contents import generator
 from pytest_ecornn.contract import Case, Declared, Layer, Weights
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.reference.rounding import Dithered, Rounding
-from pytest_ecornn.verification import calls, verification, yardstick
+from pytest_ecornn.verification import calls, comparison, verification, yardstick
 from pytest_ecornn.verification.comparison import Error, TensorCheck, check_tensor
 from pytest_ecornn.verification.moved_gates import PerturbedActivations
 from pytest_ecornn.verification.permutation import Permutation
@@ -86,6 +86,20 @@ def test_a_small_slice_is_judged_by_its_own_scale() -> None:
     wrong = setting("output", (0, 0, 0), float(expected.tensors["output"][0, 0, 0] + first * 2e-5))
     verdicts = judged(case, wrong)
     assert "output" in failed(verdicts)
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["right", "one term in a thousand left out"])
+def test_sums_of_very_many_terms_that_cancel_out_may_err_as_their_terms_do(wrong: bool) -> None:
+    """One after the other in float32, 2 elements a gate: of one such slice in twenty, both are near zero."""
+    case = Case.parse("lstm-T2-B65536-I1-H2-float32-training")
+    slices_of_gates, statuses = comparison.slices(case, "grad bias_hh_l0", (8,)), set()
+    for seed in range(20):
+        terms = torch.randn(131072, 8, generator=torch.Generator().manual_seed(seed))
+        exact = terms.double().sum(0)
+        added = terms[: 131072 - 131 * wrong].numpy().cumsum(0)[-1]
+        yardstick = comparison.errors(terms.sum(0).double(), exact, slices_of_gates, None, 0.0)
+        statuses.add(check_tensor(case, "grad bias_hh_l0", torch.from_numpy(added), exact, yardstick, None).status)
+    assert statuses == {"failed" if wrong else "passed"}
 
 
 def test_the_worst_place_is_one_of_the_whole_tensor_whichever_axis_its_slice_lies_on() -> None:

@@ -7,8 +7,8 @@ the work that hides.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from threading import get_native_id
 from time import clock_getres, perf_counter, process_time, thread_time
@@ -20,6 +20,7 @@ from pytest_ecornn.system.own_threads import TASKS, own_threads, usable_processo
 _NS = 1e-9
 _CLOCK_MONOTONIC_COARSE, _LONGEST_TICK = 6, 0.01  # Linux's clock that advances once a tick; a tick where there is no such clock
 _LONGEST_LINE = 80
+_SHORT_SECONDS = 0.5e-3  # a call: to read the waits around one takes a tenth of that
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,11 @@ class OwnWaits:
         return int(worked), int(waited)
 
 
+def _others_used() -> float:
+    """Seconds that all threads but the calling one have worked."""
+    return process_time() - thread_time()
+
+
 def _difference(now: tuple[int, int], then: tuple[int, int]) -> tuple[int, int]:
     return now[0] - then[0], now[1] - then[1]
 
@@ -94,18 +100,18 @@ def _difference(now: tuple[int, int], then: tuple[int, int]) -> tuple[int, int]:
 class TimedSpan:
     """Seconds that calls of this process took, and that its threads waited and worked meanwhile, the calling one among them.
 
-    around: between the readings of the waits and those of the other times, when the calling thread may have waited as well.
-    stale: by which the other threads' work may be counted too high or too low. timed: of `wall`, what the clock has counted,
-    unless all; waits beside it may have been within.
+    others_least, others_most: that the other threads worked; a count that stands still until the next tick has no closer
+    bounds. around: between the readings of the waits and those of the other times, when the calling thread may have waited as
+    well. timed: of `wall`, what the clock has counted, unless all; waits beside it may have been within.
     """
 
-    wall: float
-    wait: float
-    used: float
-    caller_wait: float
-    caller_used: float
+    wall: float = 0.0
+    wait: float = 0.0
+    caller_wait: float = 0.0
+    caller_used: float = 0.0
+    others_least: float = 0.0
+    others_most: float = 0.0
     around: float = 0.0
-    stale: float = 0.0
     timed: float = 0.0
 
     def lost(self, processors: int) -> float:
@@ -113,13 +119,12 @@ class TimedSpan:
 
         A wait is others' doing only as far as our own threads left processors over: what is more, they took from each other.
         """
-        least_used = max(self.caller_used, self.used - self.stale)
-        return self._share(min(self.wait, processors * self.wall - least_used))
+        return self._share(min(self.wait, processors * self.wall - self.caller_used - self.others_least))
 
     @property
     def delayed(self) -> float:
         """The share of the time that others have cost for certain: the calling thread waited, and no other one worked."""
-        return self._share(self.caller_wait - self.around - (self.used - self.caller_used) - self.stale)
+        return self._share(self.caller_wait - self.around - self.others_most)
 
     def _share(self, seconds: float) -> float:
         timed = min(self.wall, self.timed or self.wall)
@@ -127,7 +132,11 @@ class TimedSpan:
 
 
 class WatchedClock:
-    """The given clock, and `lost` and `delayed` of what it timed last."""
+    """The given clock, and `lost` and `delayed` of what it timed last.
+
+    Waits are read before and after each of an iterator's calls, not while it makes the next one ready. A call as short as the
+    readings is watched together with those that follow.
+    """
 
     def __init__(self, clock: Timer, waits: OwnWaits | None = None):
         self.name, self.equivalence_margin = clock.name, clock.equivalence_margin
@@ -136,17 +145,39 @@ class WatchedClock:
         self.lost = self.delayed = self._used = self._seen = 0.0
 
     def time(self, calls: Iterable[Callable[[], Any]]) -> float:
+        others = -_others_used()
+        spans = list(self._spans(calls))
+        others, stale = others + _others_used(), self._stale(max((waited.others for _, waited in spans), default=0))
+        total = TimedSpan(*map(sum, zip(*(astuple(span) for span, _ in spans), strict=True)))
+        self.lost = total.lost(self._processors)
+        # What one call's threads have done may be counted after the next one's ticks, or between them.
+        self.delayed = min(self.lost, replace(total, others_most=others + stale).delayed)
+        return total.timed
+
+    def _spans(self, calls: Iterable[Callable[[], Any]]) -> Iterator[tuple[TimedSpan, Waited]]:
+        if not isinstance(calls, Iterator):
+            yield self._watched(calls)
+            return
+        for call in calls:
+            span, waited = self._watched([call])
+            yield span, waited
+            if span.wall < _SHORT_SECONDS:
+                yield self._watched(calls)
+
+    def _watched(self, calls: Iterable[Callable[[], Any]]) -> tuple[TimedSpan, Waited]:
         first, before = perf_counter(), self._waits.read()
-        used, caller_used, start = process_time(), thread_time(), perf_counter()
+        others, caller_used, start = _others_used(), thread_time(), perf_counter()
         seconds = self._clock.time(calls)
-        wall, caller_used, used = perf_counter() - start, thread_time() - caller_used, process_time() - used
+        wall, caller_used, others = perf_counter() - start, thread_time() - caller_used, _others_used() - others
         waited = self._waits.since(before)
-        around, stale = perf_counter() - first - wall, self._tick * min(self._processors - 1, waited.others)
-        span = TimedSpan(wall, waited.wait, used, waited.caller, caller_used, around, stale, seconds)
-        self.lost = span.lost(self._processors)
-        self.delayed = min(self.lost, span.delayed)
-        self._used, self._seen = self._used + used, self._seen + waited.used
-        return seconds
+        around, stale = perf_counter() - first - wall, self._stale(waited.others)
+        self._used, self._seen = self._used + caller_used + others, self._seen + waited.used
+        least, most = max(0.0, others - stale), others + stale
+        return TimedSpan(wall, waited.wait, waited.caller, caller_used, least, most, around, seconds), waited
+
+    def _stale(self, others: int) -> float:
+        """Seconds by which so many other threads' work may be counted too high or too low."""
+        return self._tick * min(self._processors - 1, others)
 
     def host_us(self, calls: Iterable[Callable[[], Any]]) -> float | None:
         return self._clock.host_us(calls)

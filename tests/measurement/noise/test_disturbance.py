@@ -6,10 +6,12 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
+from threading import get_native_id
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 
 from pytest_ecornn.measurement.clocks import Timer, WallTimer
 from pytest_ecornn.measurement.columns import TimingColumn
+from pytest_ecornn.measurement.noise import waits
 from pytest_ecornn.measurement.noise import watch as noise_watch
 from pytest_ecornn.measurement.noise.baselines import compare_with_own_rows
 from pytest_ecornn.measurement.noise.bounds import TimedBlockBounds, describe, is_disturbed
@@ -142,7 +145,7 @@ class TestMachineLoad:
     ],
 )
 def test_what_threads_wait_for_each_other_is_not_lost_to_others(wait: float, used: float, lost: float) -> None:
-    assert TimedSpan(1.0, wait, used, 0.0, 0.0).lost(2) == pytest.approx(lost)
+    assert TimedSpan(1.0, wait, 0.0, 0.0, others_least=used).lost(2) == pytest.approx(lost)
 
 
 @pytest.mark.parametrize(
@@ -157,17 +160,92 @@ def test_what_threads_wait_for_each_other_is_not_lost_to_others(wait: float, use
 def test_a_process_of_which_nothing_runs_though_it_would_is_late(
     caller_wait: float, used: float, caller_used: float, delayed: float
 ) -> None:
-    assert TimedSpan(1.0, caller_wait, used, caller_wait, caller_used).delayed == pytest.approx(delayed)
-    assert TimedSpan(1.0, caller_wait + 0.2, used, caller_wait + 0.2, caller_used, 0.2).delayed == pytest.approx(delayed)
+    span = TimedSpan(1.0, caller_wait, caller_wait, caller_used, others_most=used - caller_used)
+    assert span.delayed == pytest.approx(delayed)
+    late = replace(span, wait=caller_wait + 0.2, caller_wait=caller_wait + 0.2, around=0.2)
+    assert late.delayed == pytest.approx(delayed)
 
 
-def test_work_that_is_counted_at_the_next_tick_hides_no_wait_and_proves_no_delay() -> None:
-    late = TimedSpan(9.3e-3, 6.4e-3, 17.3e-3, 6.4e-3, 5.3e-3, 2.5e-3)  # by 4 ms of a thread that had run before
-    assert late.lost(2) == pytest.approx(1.3 / 9.3)
-    assert replace(late, stale=4e-3).lost(2) == pytest.approx(5.3 / 9.3)
-    early = TimedSpan(9.3e-3, 4e-3, 5.3e-3, 4e-3, 5.3e-3)  # another thread's work is not counted yet
-    assert early.delayed == pytest.approx(4 / 9.3)
-    assert replace(early, stale=4e-3).delayed == pytest.approx(0.0)
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What the clocks show, and what the system has counted of the calling thread's waits, in seconds."""
+    counts = SimpleNamespace(now=0.0, used=0.0, caller=0.0, wait=0.0)
+    monkeypatch.setattr(waits, "perf_counter", lambda: counts.now)
+    monkeypatch.setattr(waits, "process_time", lambda: counts.used)
+    monkeypatch.setattr(waits, "thread_time", lambda: counts.caller)
+    monkeypatch.setattr(waits, "tick", lambda: 4e-3)
+    monkeypatch.setattr(waits, "usable_processors", lambda: {0, 1})
+    return counts
+
+
+class CountedWaits(OwnWaits):
+    """Waits of the calling thread, beside one that waits for nothing, by `counts`."""
+
+    def __init__(self, counts: SimpleNamespace):
+        self.counts, self.is_known = counts, True
+
+    def read(self) -> dict[str, tuple[int, int]]:
+        return {str(get_native_id()): (0, round(self.counts.wait * 1e9)), "other": (0, 0)}
+
+    def close(self) -> None:
+        pass
+
+
+class CountedClock(WallTimer):
+    """A wall clock by `counts`."""
+
+    def __init__(self, counts: SimpleNamespace):
+        self.counts = counts
+
+    def time(self, calls: Any, **options: Any) -> float:
+        if isinstance(calls, Iterator):
+            return sum(self.time([call]) for call in calls)
+        start = self.counts.now
+        for call in calls:
+            call()
+        return float(self.counts.now - start)
+
+
+def pass_time(counts: SimpleNamespace, now: float, wait: float = 0.0, caller: float = 0.0, others: float = 0.0) -> None:
+    counts.now, counts.wait, counts.caller = counts.now + now, counts.wait + wait, counts.caller + caller
+    counts.used += caller + others
+
+
+def test_work_that_is_counted_at_the_next_tick_hides_no_wait_and_proves_no_delay(counts: SimpleNamespace) -> None:
+    clock = WatchedClock(CountedClock(counts), CountedWaits(counts))
+    clock.time([lambda: pass_time(counts, 9.3e-3, 6.4e-3, 5.3e-3, others=12e-3)])  # 4 ms of them had run before
+    assert clock.lost == pytest.approx(5.3 / 9.3)
+    clock.time([lambda: pass_time(counts, 9.3e-3, 4e-3, 5.3e-3)])  # another thread's work may not be counted yet
+    assert (clock.lost, clock.delayed) == (pytest.approx(4 / 9.3), pytest.approx(0.0))
+    clock.time([lambda: pass_time(counts, 20e-3, 10e-3, 10e-3)])
+    assert clock.delayed == pytest.approx(6 / 20)
+
+
+@pytest.mark.parametrize(("call", "lost"), [(2e-3, 0.25), (0.2e-3, 1.0)], ids=["long calls", "calls as short as the readings"])
+def test_waits_while_the_next_call_is_made_ready_are_not_the_calls(call: float, lost: float, counts: SimpleNamespace) -> None:
+    def calls() -> Iterator[Callable[[], None]]:
+        for _ in range(10):
+            pass_time(counts, 8e-3, 8e-3)
+            yield partial(pass_time, counts, call, call / 4, call * 3 / 4)
+
+    clock = WatchedClock(CountedClock(counts), CountedWaits(counts))
+    assert clock.time(calls()) == pytest.approx(10 * call)
+    assert clock.lost == pytest.approx(lost)
+    assert clock.time(iter(())) == clock.lost == clock.delayed == 0.0
+
+
+def test_work_between_calls_proves_no_delay(counts: SimpleNamespace) -> None:
+    """What another thread did during a call may be counted at a tick after it."""
+
+    def calls(others: float) -> Iterator[Callable[[], None]]:
+        yield partial(pass_time, counts, 10e-3, 6e-3, 4e-3)
+        pass_time(counts, 0.0, others=others)
+        yield partial(pass_time, counts, 10e-3, 6e-3, 4e-3)
+
+    clock = WatchedClock(CountedClock(counts), CountedWaits(counts))
+    for others, delayed in ((0.0, 8 / 20), (5e-3, 3 / 20)):
+        clock.time(calls(others))
+        assert (clock.lost, clock.delayed) == (pytest.approx(12 / 20), pytest.approx(delayed))
 
 
 def test_the_length_of_a_tick_is_known() -> None:
