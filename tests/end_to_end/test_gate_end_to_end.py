@@ -15,7 +15,7 @@ from tests.helpers.foreign import QUIET, Foreign
 # The plain loop is its own best anchor: a busy machine slows both alike, above all where they have one thread.
 OPTIONS = (
     "--ecornn-bench", "--ecornn-implementations", "mine.py", "--ecornn-only", "mine", "--ecornn-baseline", "sequential",
-    "--ecornn-case", samples.CASE, "--ecornn-budget", "0.4", "--ecornn-pairs", "15",
+    "--ecornn-case", samples.CASE, "--ecornn-budget", "1", "--ecornn-pairs", "15",
 )  # fmt: skip
 COMPARE = ("--ecornn-compare", "stored.json", "--ecornn-fail-slower")
 
