@@ -66,3 +66,26 @@ def test_a_raised_interrupt_costs_a_row_and_a_signal_ends_the_run(foreign: Forei
     done = foreign.run(*VERIFY, check=2)
     assert {name: row["status"] for name, row in foreign.rows().items()} == {f"mine_a-{samples.CASE}": "failed"}
     assert "kept: 1 of 1 finished row" in done.stdout
+
+
+REFUSALS_FIRST = """
+import pytest
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items):
+    yield
+    items.sort(key=lambda item: type(item).__name__ != "UnsupportedItem")
+"""
+
+
+def test_a_case_that_an_interrupted_run_has_not_reached_is_refused_by_nobody(foreign: Foreign) -> None:
+    """Among several workers refusals may be reported first."""
+    foreign.write("conftest.py", REFUSALS_FIRST)
+    foreign.write("kernels/mine.py", only_on_case("import os, signal; os.kill(os.getpid(), signal.SIGINT)"))
+    refusing = samples.RIGHT.replace("if case.cell", "if case.steps == 6 or case.cell", 1)
+    foreign.write("kernels/mine_refuses.py", refusing)
+    cases = ("--ecornn-implementations", "kernels", "--ecornn-case", OTHER_CASE, "--ecornn-case", samples.CASE)
+    only = ("--ecornn-only", "mine", "--ecornn-only", "mine_refuses", "-k", "test_benchmark")
+    done = foreign.run("--ecornn-bench", *cases, *only, check=2)
+    assert {row["case"] for row in foreign.rows().values()} == {OTHER_CASE}
+    assert "refused by every implementation" not in done.stdout

@@ -61,6 +61,7 @@ class RunPlugin:
         self.session.lock.say = self._say
         self._screen = ProgressDisplay(config) if not self._is_worker else None
         self._written: list[str] = []
+        self._rows: list[Row] = []  # that are reported
         self._gate: RegressionGate | None = None
         self._compared: RegressionReport | None = None
         self._at_sigterm: Any = None
@@ -189,7 +190,8 @@ class RunPlugin:
             self._written += [f"ERROR: {line}" for line in lines]
         if not self._journal.rows:
             return
-        rows, is_cut_short = self._journal.rows, session.exitstatus == pytest.ExitCode.INTERRUPTED
+        is_cut_short = session.exitstatus == pytest.ExitCode.INTERRUPTED
+        rows = self._rows = self._reached_rows(self._journal.rows) if is_cut_short else self._journal.rows
         baselines.compare_with_own_rows(rows)
         try:
             if self._gate:
@@ -208,6 +210,14 @@ class RunPlugin:
             self._written.append(f"WARNING: no gate can use this report, as no row can be judged by it: {reason}")
         if not is_cut_short:
             self._written += proven.remarks(self.session, rows)
+
+    def _reached_rows(self, rows: list[Row]) -> list[Row]:
+        """Leaves out the refusals on cases of which an interrupted run has timed nothing, though others would run them."""
+        finished = {row.key for row in rows}
+        unfinished = (row for item in self.session.items() if (row := item.empty_row()).key not in finished)
+        reached = {row.case for row in rows if row.kind == "benchmark" and row.status != "skipped"}
+        unreached = {row.case for row in unfinished if row.kind == "benchmark"} - reached
+        return [row for row in rows if row.kind != "benchmark" or row.case not in unreached]
 
     def _compare(self, found: RegressionGate, rows: list[Row], session: pytest.Session) -> None:
         """An interrupted run is compared as far as it got; nothing is measured again then."""
@@ -235,9 +245,9 @@ class RunPlugin:
             machine=self.machine,
             ceilings=self.session.measured_ceilings.as_report(self.session.devices),
             settings=self.session.settings,
-            refused=standing.refused(self._journal.rows),
+            refused=standing.refused(self._rows),
             score=score.load_last(),
-            skipped=standing.skipped(self._journal.rows),
+            skipped=standing.skipped(self._rows),
         )
 
     def pytest_unconfigure(self) -> None:
@@ -249,9 +259,9 @@ class RunPlugin:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         self._collection.hide_rows()
-        if self._journal is not None and (self._journal.rows or self._written):
+        if self._rows or self._written:
             settings = self.session.settings
-            write_summary(terminalreporter, self._journal.rows, settings, self._compared, self._written, self._command)
+            write_summary(terminalreporter, self._rows, settings, self._compared, self._written, self._command)
 
 
 def _locked(folder: Path) -> FolderLock:
