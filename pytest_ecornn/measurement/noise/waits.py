@@ -20,7 +20,7 @@ from pytest_ecornn.system.own_threads import TASKS, own_threads, usable_processo
 _NS = 1e-9
 _CLOCK_MONOTONIC_COARSE, _LONGEST_TICK = 6, 0.01  # Linux's clock that advances once a tick; a tick where there is no such clock
 _LONGEST_LINE = 80
-_SHORT_SECONDS = 0.5e-3  # a call: to read the waits around one takes a tenth of that
+_READINGS = 8.0  # times as long as the readings around it takes a call of which waits are read
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ class TimedSpan:
 class WatchedClock:
     """The given clock, and `lost` and `delayed` of what it timed last.
 
-    Waits are read before and after each of an iterator's calls, not while it makes the next one ready. A call as short as the
-    readings is watched together with those that follow.
+    Waits are read before and after each of an iterator's calls, not while it makes the next one ready. A call that is short
+    beside the readings is watched together with those that follow.
     """
 
     def __init__(self, clock: Timer, waits: OwnWaits | None = None):
@@ -161,7 +161,7 @@ class WatchedClock:
         for call in calls:
             span, waited = self._watched([call])
             yield span, waited
-            if span.wall < _SHORT_SECONDS:
+            if span.wall < _READINGS * span.around:
                 yield self._watched(calls)
 
     def _watched(self, calls: Iterable[Callable[[], Any]]) -> tuple[TimedSpan, Waited]:
