@@ -24,6 +24,10 @@ class WrongResult(Exception):
     """A candidate broke the contract in a way that leaves nothing to compare."""
 
 
+class WrongForm(WrongResult):
+    """A result that lacks the contract's form, whatever it was to show."""
+
+
 class PoisonedAllocations(DispatchMode):
     """Within it, memory that torch.empty and its kin return uninitialised holds `value` (integers: a large negative number).
 
@@ -108,11 +112,11 @@ class Call:
         return result, torch.autograd.grad(outputs, self._leaves, self.problem.output_gradients, allow_unused=True)
 
     def results_by_name(self, result: Any, gradients: Any) -> Tensors:
-        """Names the tensors that `forward_backward` returned. Raises WrongResult where they lack the contract's form."""
+        """Names the tensors that `forward_backward` returned. Raises WrongForm where they lack the contract's form."""
         cell = cells.get(self.problem.case.cell)
         output, finals = _unpack(result, cell)
         if odd := [type(one).__name__ for one in gradients if one is not None and type(one) is not Tensor]:
-            raise WrongResult(f"expected plain tensors as gradients, got {odd[0]}")
+            raise WrongForm(f"expected plain tensors as gradients, got {odd[0]}")
         tensors: Tensors = {"output": output, **{f"final {s}": f for s, f in zip(cell.states, finals, strict=True)}}
         return tensors | {f"grad {name}": grad for name, grad in zip(self.inputs, gradients, strict=bool(gradients))}
 
@@ -212,12 +216,12 @@ def run_call(layer: Layer, call: Call) -> Tensors:
 def _unpack(result: Any, cell: cells.Cell) -> tuple[Tensor, tuple[Tensor, ...]]:
     form = "(output, final_state)"
     if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor:
-        raise WrongResult(f"expected the tuple {form} of plain tensors, got {_kind(result)}")
+        raise WrongForm(f"expected the tuple {form} of plain tensors, got {_kind(result)}")
     count = len(cell.states)
     wanted = "a tensor" if count == 1 else f"a tuple of {count} tensors ({', '.join(cell.states)})"
     finals = (result[1],) if count == 1 else result[1]
     if type(finals) not in (tuple, list) or len(finals) != count or not all(type(final) is Tensor for final in finals):
-        raise WrongResult(f"expected the final state as {wanted}, got {_kind(result[1])}")
+        raise WrongForm(f"expected the final state as {wanted}, got {_kind(result[1])}")
     return result[0], tuple(finals)
 
 

@@ -37,6 +37,12 @@ def _functions() -> dict[str, Any]:
     return dict(zip(_NAMES, _get(torch), strict=True)) | {f"_VF.{name}": value for name, value in vars(_hidden).items()}
 
 
+def _tell_functions(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Leaves out the code of a function that is another itself."""
+    codes = {f"{name}.__code__" for name in before if before[name] is not after.get(name)}
+    return differing_keys(*({name: values[name] for name in values if name not in codes} for values in (before, after)))
+
+
 def _put_back(old: dict[str, Any]) -> None:
     for name, value in _functions().items():
         place, _, last = name.rpartition(".")
@@ -54,7 +60,7 @@ def _aten_by_python(count: int) -> frozenset[str]:
 
 
 QUICK = (  # which take a few microseconds each to read
-    GlobalSetting("functions of torch", _functions, _put_back, dict.__eq__, tell=differing_keys),
+    GlobalSetting("functions of torch", _functions, _put_back, dict.__eq__, tell=_tell_functions),
     GlobalSetting(
         "torch's operators with kernels of Python",
         lambda: _aten_by_python(len(getattr(torch.library, "_impls", ()))),

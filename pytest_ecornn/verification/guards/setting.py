@@ -36,7 +36,8 @@ def differing_keys(before: Any, after: Any) -> str:
 
 
 def _entry(values: Any, key: Any) -> str:
-    return str(values[key])[:60] if key in values else "absent"
+    """A function by its name, whose text has an address and no end."""
+    return (getattr(values[key], "__qualname__", "") or str(values[key])[:60]) if key in values else "absent"
 
 
 def cannot_be_put_back(old: Any) -> None:

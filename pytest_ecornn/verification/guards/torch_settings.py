@@ -163,7 +163,12 @@ def _set_dispatch_keys(old: tuple[int, int]) -> None:
 _guards: list[Any] = []  # an inference mode lasts as long as its guard
 _SETTINGS = (
     GlobalSetting("default device", _default_device, lambda device: torch.set_default_device(device or None)),
-    GlobalSetting("modes of functions and operators", _mode_stacks, _pop_modes),
+    GlobalSetting(
+        "modes of functions and operators",
+        _mode_stacks,
+        _pop_modes,
+        tell=lambda before, after: f"{before[0]} and {before[1]} as before, got {after[0]} and {after[1]}",
+    ),
     GlobalSetting("default dtype", torch.get_default_dtype, torch.set_default_dtype),
     GlobalSetting("torch's threads", torch.get_num_threads, torch.set_num_threads),
     # torch refuses the second where these threads have begun.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from pytest_ecornn.verification.calls import WrongResult
+from pytest_ecornn.verification.calls import WrongForm, WrongResult
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard
 from pytest_ecornn.verification.properties import (
     backward_passes,
@@ -129,6 +129,8 @@ def _check(one: Property, subject: PropertyContext) -> str:
         message = one.check(subject)
     except NotApplicable as reason:
         return str(reason)
+    except WrongForm:
+        raise
     except WrongResult as wrong:
         message = str(wrong)
     if message:

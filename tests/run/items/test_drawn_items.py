@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import secrets
 from dataclasses import replace
@@ -121,6 +122,17 @@ def test_the_nearest_cause_comes_first(wrap: Wrap, text: str, cause: str) -> Non
     assert re.match(rf"(mine on {text}: )?({cause})", row.reason), row.reason
     assert " is broken: " in row.reason
     assert row.reason.count("again: ") == 1
+
+
+def test_a_result_without_the_contracts_form_breaks_no_property() -> None:
+    def wrap(layer: Any, case: Case, weights: Weights) -> Layer:
+        calls = itertools.count()
+        return lambda *given: (list if next(calls) > 0 else tuple)(layer(*given))
+
+    row = property_row(wrap)
+    form = r"expected the tuple \(output, final_state\) of plain tensors, got list of 2 \(Tensor, Tensor\)"
+    assert re.match(rf"mine on {CASE}: {form}; by a layer of .* when globals_unchanged was checked: ", row.reason), row.reason
+    assert " is broken: " not in row.reason
 
 
 def test_no_memory_is_said_to_be_unwritten_where_calls_differ_anyway() -> None:

@@ -6,6 +6,7 @@ import gc
 import locale
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement.clocks import SettingsClock, WallTimer
@@ -95,6 +97,23 @@ def test_a_change_is_named_and_put_back(name: str) -> None:
     assert name in _names(kept)
     assert outer.changes == [] or name == "locale"
     assert kept.lasting == []
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("functions of torch", "expected nn.LSTM.forward LSTM.forward as before, got GRU.forward"),
+        ("modes of functions and operators", r"expected 0 and \d as before, got 0 and \d"),
+    ],
+)
+def test_a_change_is_told_once_in_words(name: str, change: str) -> None:
+    with _everything() as kept:
+        if name in CHANGES:
+            CHANGES[name]()
+        else:
+            TorchDispatchMode().__enter__()
+    (told,) = kept.changes
+    assert re.fullmatch(f"{name}: {change}", told)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="has one processor")
