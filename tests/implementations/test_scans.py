@@ -79,6 +79,7 @@ def expect_ops(device: str) -> None:
         (OPS.scan_log_forward, (*inputs, lengths, *named, True, False)),
         (OPS.gate_product, product),
         (OPS.scan_backward, (*gradients, lengths, resets, *named)),
+        (OPS.scan_backward_over, (*gradients, lengths, resets, *named)),
     ):
         outcome = torch.library.opcheck(op.default, passed)
         assert set(outcome.values()) == {"SUCCESS"}, outcome

@@ -91,6 +91,12 @@ def test_the_ops_keep_what_torch_asks_of_ops() -> None:
     arguments = (problem.x, parameters, list(problem.state), problem.lengths, layer.number)
     outcome = torch.library.opcheck(torch.ops.pytest_ecornn.transposed_forward.default, arguments)
     assert set(outcome.values()) == {"SUCCESS"}
+    with torch.no_grad():
+        output, *final_states, memory = torch.ops.pytest_ecornn.transposed_forward.default(*arguments)
+    weights = [parameter.detach() for parameter in parameters]
+    backward = output, final_states, problem.x.detach(), weights, problem.lengths, memory, layer.number
+    outcome = torch.library.opcheck(torch.ops.pytest_ecornn.transposed_backward.default, backward)
+    assert set(outcome.values()) == {"SUCCESS"}
 
 
 def test_tracks_share_no_memory_and_leave_none_undefined_between_them() -> None:

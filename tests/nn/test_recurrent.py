@@ -1,4 +1,4 @@
-"""pytest_ecornn.nn where torch.nn runs: torch's own test inputs, gradients of gradients, torch.compile and torch.export."""
+"""pytest_ecornn.nn where torch.nn runs: gradients of gradients, torch.compile, torch.export and transforms of torch.func."""
 
 from __future__ import annotations
 
@@ -9,40 +9,9 @@ import torch
 from torch import Tensor
 
 import pytest_ecornn.nn
-from tests.helpers.nn_modules import MODULES, both, tensors, torch_inputs
-from tests.helpers.requirements import needs_gpu
+from tests.helpers.nn_modules import MODULES, both, tensors
 
 of_each = pytest.mark.parametrize("cell", MODULES)
-
-
-@of_each
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-def test_torchs_own_inputs(cell: str, dtype: torch.dtype) -> None:
-    inputs = torch_inputs(MODULES[cell][0], dtype)
-    assert len(inputs) >= 8
-    for one in inputs:
-        made, given = one.constructor_input, one.forward_input
-        reference, module = both(cell, *made.args, **made.kwargs, dtype=dtype)
-        found, wanted = (tensors(of(*given.args, **given.kwargs)) for of in (module, reference))
-        assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
-        assert module.notes() == "torch: on cpu: the kernels run on a CUDA device"
-
-
-@needs_gpu
-@of_each
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("backend", ["auto", "heuristic", "torch"])
-def test_torchs_own_inputs_on_a_gpu(cell: str, dtype: torch.dtype, backend: str) -> None:
-    for one in torch_inputs(MODULES[cell][0], dtype, "cuda"):
-        made, given = one.constructor_input, one.forward_input
-        reference, module = both(cell, *made.args, **made.kwargs, dtype=dtype, device="cuda")
-        module._backend = backend
-        for _ in range(2):  # the first decides
-            found, wanted = (tensors(of(*given.args, **given.kwargs)) for of in (module, reference))
-            torch.testing.assert_close(found, wanted)
-            pairs = (found, module), (wanted, reference)
-            torch.testing.assert_close(*(torch.autograd.grad(of[0].sum(), to.parameters()) for of, to in pairs))
 
 
 @of_each
@@ -129,12 +98,6 @@ def test_torch_export_takes_it(cell: str) -> None:
     exported = torch.export.export(module, (torch.ones(5, 3, 4),)).module()
     found, wanted = exported(torch.ones(5, 3, 4)), reference(torch.ones(5, 3, 4))
     assert all(torch.equal(*pair) for pair in zip(tensors(found), tensors(wanted), strict=True))
-
-
-@of_each
-def test_tensors_without_data(cell: str) -> None:
-    module = MODULES[cell][1](4, 9, device="meta")
-    assert module(torch.empty(5, 3, 4, device="meta"))[0].shape == (5, 3, 9)
 
 
 @pytest.mark.parametrize("backend", ["auto", "torch"])

@@ -116,3 +116,24 @@ def test_a_checkpoint_drops_the_same() -> None:
     )
     with _disable_current_modes():  # that which poisons memory does not take what saves random states
         torch.testing.assert_close(step(checkpointed, module, X), expected)
+
+
+@of_each
+@pytest.mark.parametrize(("lengths", "dropout"), [(None, 0.4), (LENGTHS, 0.0)])
+def test_the_ops_are_as_torch_wants_them(cell: str, lengths: Tensor | None, dropout: float) -> None:
+    module = both(cell, 4, 6, 2, bidirectional=True)[1]
+    states = [torch.randn(4, 3, 6) for _ in range(2 if cell == "lstm" else 1)]
+    options = module.mode, True, 2, dropout, True, True, False
+    weights = [weight.detach() for weight in module.parameters()]
+    tensors = X, states, weights, lengths
+    *results, random_state = torch.ops.pytest_ecornn.torch_rnn.default(*tensors, *options)
+    needs_grad = [number % 3 > 0 for number in range(1 + len(states) + len(weights))]
+    backward = *tensors, needs_grad, random_state, [None, *results[1:]], *options
+    with _disable_current_modes():  # that which poisons memory does not take what saves random states
+        for op, arguments in (
+            (torch.ops.pytest_ecornn.torch_rnn, (X, states, list(module.parameters()), lengths, *options)),
+            (torch.ops.pytest_ecornn.torch_rnn, (*tensors, *options)),
+            (torch.ops.pytest_ecornn.torch_rnn_backward, backward),
+        ):
+            outcome = torch.library.opcheck(op.default, arguments)
+            assert set(outcome.values()) == {"SUCCESS"}, outcome

@@ -131,6 +131,18 @@ def test_the_ops_are_what_torch_asks_of_ops(cell: str) -> None:
     given = (x, first, weights, torch.tensor([3, 1]), cell, False, True, False, False)
     outcome = torch.library.opcheck(torch.ops.pytest_ecornn.persistent_forward.default, given)
     assert set(outcome.values()) == {"SUCCESS"}, outcome
+    x, first, weights = x.detach(), [state.detach() for state in first], [weight.detach() for weight in weights]
+    for lengths in (None, given[3]):
+        forward, others = torch.ops.pytest_ecornn.persistent_forward_keeping.default, (lengths, *given[4:])
+        if lengths is None:  # nothing is saved of steps after a sequence's end, where the memory's old contents come out
+            outcome = torch.library.opcheck(forward, (x, first, weights, *others))
+            assert set(outcome.values()) == {"SUCCESS"}, outcome
+        output, *rest = forward(x, first, weights, *others)
+        final_states, (inner, *gates_and_cells) = rest[: len(first)], rest[len(first) :]
+        wanted = [number % 3 > 0 for number in range(1 + len(first) + len(weights))]
+        backward = wanted, x, first, weights, [inner, output, *gates_and_cells], [output, *final_states], *others
+        outcome = torch.library.opcheck(torch.ops.pytest_ecornn.persistent_backward.default, backward)
+        assert set(outcome.values()) == {"SUCCESS"}, outcome
 
 
 def small_tensors(cell: str) -> list[torch.Tensor]:
