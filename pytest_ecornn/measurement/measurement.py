@@ -26,6 +26,7 @@ from math import ceil
 from typing import Any, Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from pytest_ecornn.measurement.clocks import Timer
 from pytest_ecornn.measurement.kept import Results, SpotChecks, result_bytes
@@ -114,16 +115,16 @@ class Arm:
         changes, weights = self.pool.weight_changes, self.candidate.weights
         change = changes.begin_block(weights, len(self.samples_us)) if changes else 0.0
         if change != self._change:
-            self._change, self._weights = change, Copies({name: weight.detach() for name, weight in weights.items()})
+            self._change, self._weights = change, Copies({name: Tensor.detach(weight) for name, weight in weights.items()})
         return change
 
     def _look(self, timed: Sequence[Prepared], results: Results) -> None:
         """At what the calls have done, the clock stopped: nothing is compared or guarded before. Raises WrongResult."""
-        for part in results.parts:
-            part.check()
         for name, position in self._weights_places().items():
             if position != self._places[name]:
                 raise WrongResult(f"expected {name} as it was, but a timed call has changed its memory, dtype or class")
+        for part in results.parts:
+            part.check()
         looked_at = timed[-len(results.returned) :]
         self.kept.hold(looked_at, results.returned)
         if self.kept.take(looked_at, results.returned):
@@ -131,9 +132,12 @@ class Arm:
             self._weights.check()
 
     def _weights_places(self) -> dict[str, tuple[object, ...]]:
-        """What baselines, which compute with the weights as well, depend on beside their values."""
+        """What baselines, which compute with the weights as well, depend on beside their values.
+
+        A weight may have methods of its own, which would work only now.
+        """
         weights = self.candidate.weights.items()
-        return {name: (type(one), one.dtype, one.data_ptr(), one.stride(), one.shape) for name, one in weights}
+        return {name: (type(one), one.dtype, Tensor.data_ptr(one), Tensor.stride(one), one.shape) for name, one in weights}
 
     def peak_bytes(self) -> int | None:
         """The most memory that one call takes."""

@@ -196,14 +196,15 @@ class Candidate:
     def build(cls, name: str, make: Callable[[], Implementation], case: Case) -> Candidate:
         """Builds the implementation's layer for the case.
 
-        In training mode it is built and run on other weights, which then change in place to the case's own.
+        In training mode it is built and run on other weights, which then change in place to the case's own. The case and the
+        mapping of the weights are the layer's own, who could change their classes.
         """
         implementation, own = make(), expected(case).problem
         declared = implementation.declared
         weights = contents.make_weights(case, "decoy") if case.training else own.weights
         with ambient.random_states_restored():
             start = time.perf_counter()
-            layer = implementation.build(case, weights)
+            layer = implementation.build(replace(case), Weights(weights, weights.masks))
             build_ms = (time.perf_counter() - start) * 1e3
         candidate = cls(name, implementation, case, layer, weights, build_ms, declared)
         if case.training:

@@ -91,14 +91,30 @@ def _stop_timers(old: tuple[tuple[bool, float], ...]) -> None:
             signal.setitimer(timer, 0)
 
 
+_SIGNALS = {one.name if isinstance(one, signal.Signals) else f"signal {one}": one for one in signal.valid_signals()}
+
+
 def _handlers() -> dict[str, Any]:
-    return {one.name: signal.getsignal(one) for one in signal.valid_signals() if isinstance(one, signal.Signals)}
+    return {name: signal.getsignal(one) for name, one in _SIGNALS.items()}
 
 
 def _set_handlers(old: dict[str, Any]) -> None:
     for name, handler in old.items():
-        if handler is not None and signal.getsignal(signal.Signals[name]) != handler:
-            signal.signal(signal.Signals[name], handler)
+        if handler is not None and signal.getsignal(_SIGNALS[name]) != handler:
+            signal.signal(_SIGNALS[name], handler)
+
+
+def _is_hypothesis(callback: Any) -> bool:
+    """Whether it is Hypothesis's, which that adds when its first test runs."""
+    return str(getattr(callback, "__module__", "")).startswith("hypothesis.")
+
+
+def _collector_callbacks() -> list[Any]:
+    return [callback for callback in gc.callbacks if not _is_hypothesis(callback)]
+
+
+def _set_collector_callbacks(old: list[Any]) -> None:
+    gc.callbacks[:] = [*filter(_is_hypothesis, gc.callbacks), *old]
 
 
 def _clocks_agree() -> bool:
@@ -120,6 +136,9 @@ QUICK = (  # which take a few microseconds each to read
     GlobalSetting("Numba's threads", _numba_threads, _set_numba_threads),
     GlobalSetting("collection of garbage", gc.isenabled, lambda is_on: (gc.enable if is_on else gc.disable)()),
     GlobalSetting("thresholds of the collection of garbage", gc.get_threshold, lambda old: gc.set_threshold(*old)),
+    GlobalSetting(
+        "callbacks of the collection of garbage", _collector_callbacks, _set_collector_callbacks, is_of_import=always
+    ),
     GlobalSetting("warnings filters", lambda: list(warnings.filters), _set_filters, is_of_import=always),
     GlobalSetting("NumPy's error state", np.geterr, lambda old: np.seterr(**old)),
     GlobalSetting("NumPy's buffer size", np.getbufsize, np.setbufsize),

@@ -73,12 +73,13 @@ CHANGES: dict[str, Callable[[], Any]] = {
         torch.utils.deterministic, "fill_uninitialized_memory", not torch.utils.deterministic.fill_uninitialized_memory
     ),
     "thresholds of the collection of garbage": lambda: gc.set_threshold(1),
+    "callbacks of the collection of garbage": lambda: gc.callbacks.append(print),
     "Python's tracers": lambda: threading.setprofile(lambda *_: None),
     "tracing of allocations": tracemalloc.start,
     "Python's switch interval": lambda: sys.setswitchinterval(1e-4),
     "Python's recursion limit": lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
     "timers that send signals": lambda: signal.setitimer(signal.ITIMER_PROF, 100.0),
-    "handlers of signals": lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN),
+    "handlers of signals": lambda: signal.signal(signal.SIGRTMIN + 6, signal.SIG_IGN),  # which has no name
     "locale": lambda: locale.setlocale(locale.LC_ALL, "C"),
     "environment variables": lambda: os.environ.update(OMP_NUM_THREADS="7"),
     "environment variables of C": lambda: os.putenv("MKL_NUM_THREADS", "7"),
