@@ -87,6 +87,22 @@ class Part:
             raise WrongResult(f"expected results finished when the call returns, but {self.name} changed afterwards")
 
 
+@dataclass
+class Stretch:
+    """Calls that a clock times together. look: at the last one's result, to be called when the clock has stopped; once."""
+
+    make: Callable[[], None]
+    look_once: Callable[[], None] | None
+
+    def __call__(self) -> None:
+        self.make()
+
+    def look(self) -> None:
+        look, self.look_once = self.look_once, None
+        if look:
+            look()
+
+
 class Results:
     """The results of one block's calls, in order; where memory is short, those of the last calls."""
 
@@ -95,14 +111,16 @@ class Results:
         self.parts: list[Part] = []
         self._draw, self._share = draw, _COPIED_AT_ONCE / calls
 
-    def stretches(self, prepared: Sequence[Prepared], layer: Layer, calls: int) -> Iterator[Callable[[], None]]:
-        """Yields functions that make so many calls each, whose contents have just been written. All are made alike."""
+    def stretches(self, prepared: Sequence[Prepared], layer: Layer, calls: int) -> Iterator[Stretch]:
+        """Yields so many calls each, whose contents have just been written. All are made alike."""
         for start in range(0, len(prepared), calls):
             stretch = prepared[start : start + calls]
             for one in stretch:
                 one.write()
-            yield partial(self._make, [one.call for one in stretch], layer)
-            self._look(stretch[-1].call, is_last=start + calls >= len(prepared))
+            make = partial(self._make, [one.call for one in stretch], layer)
+            look = partial(self._look, stretch[-1].call, is_last=start + calls >= len(prepared))
+            yield (timed := Stretch(make, look))
+            timed.look()
 
     def _make(self, calls: Sequence[Call], layer: Layer) -> None:
         """Makes the calls, and looks at what each has returned before the next: at the last one the clock has stopped."""

@@ -135,7 +135,8 @@ class WatchedClock:
     """The given clock, and `lost` and `delayed` of what it timed last.
 
     Waits are read before and after each of an iterator's calls, not while it makes the next one ready. A call that is short
-    beside the readings is watched together with those that follow.
+    beside the readings is watched together with those that follow. What has a method `look` is looked at before the reading,
+    or a thread could end its work meanwhile.
     """
 
     def __init__(self, clock: Timer, waits: OwnWaits | None = None):
@@ -159,16 +160,18 @@ class WatchedClock:
             yield self._watched(calls)
             return
         for call in calls:
-            span, waited = self._watched([call])
+            span, waited = self._watched([call], getattr(call, "look", None))
             yield span, waited
             if span.wall < _READINGS * span.around:
                 yield self._watched(calls)
 
-    def _watched(self, calls: Iterable[Callable[[], Any]]) -> tuple[TimedSpan, Waited]:
+    def _watched(self, calls: Iterable[Callable[[], Any]], look: Callable[[], None] | None = None) -> tuple[TimedSpan, Waited]:
         first, before = perf_counter(), self._waits.read()
         others, caller_used, start = _others_used(), thread_time(), perf_counter()
         seconds = self._clock.time(calls)
         wall, caller_used, others = perf_counter() - start, thread_time() - caller_used, _others_used() - others
+        if look:
+            look()
         waited = self._waits.since(before)
         around, stale = perf_counter() - first - wall, self._stale(waited.others)
         self._used, self._seen = self._used + caller_used + others, self._seen + waited.used

@@ -235,6 +235,20 @@ def test_waits_while_the_next_call_is_made_ready_are_not_the_calls(call: float, 
     assert clock.time(iter(())) == clock.lost == clock.delayed == 0.0
 
 
+def test_a_result_is_looked_at_before_the_waits_are_read(counts: SimpleNamespace) -> None:
+    moments = []
+
+    class Looked:
+        def __call__(self) -> None:
+            pass_time(counts, 10e-3)
+
+        def look(self) -> None:
+            moments.append(counts.now)
+
+    WatchedClock(CountedClock(counts), CountedWaits(counts)).time(iter([Looked()]))
+    assert moments == [pytest.approx(10e-3 + 50e-6)]
+
+
 def test_work_between_calls_proves_no_delay(counts: SimpleNamespace) -> None:
     """What another thread did during a call may be counted at a tick after it."""
 
