@@ -16,7 +16,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import groupby
 from typing import Any
 
@@ -89,18 +89,13 @@ class Part:
 
 @dataclass
 class Stretch:
-    """Calls that a clock times together. look: at the last one's result, to be called when the clock has stopped; once."""
+    """Calls that a clock times together. look: at the last one's result, when the clock has stopped; again it does nothing."""
 
     make: Callable[[], None]
-    look_once: Callable[[], None] | None
+    look: Callable[[], None]
 
     def __call__(self) -> None:
         self.make()
-
-    def look(self) -> None:
-        look, self.look_once = self.look_once, None
-        if look:
-            look()
 
 
 class Results:
@@ -118,7 +113,7 @@ class Results:
             for one in stretch:
                 one.write()
             make = partial(self._make, [one.call for one in stretch], layer)
-            look = partial(self._look, stretch[-1].call, is_last=start + calls >= len(prepared))
+            look = cache(partial(self._look, stretch[-1].call, is_last=start + calls >= len(prepared)))
             yield (timed := Stretch(make, look))
             timed.look()
 

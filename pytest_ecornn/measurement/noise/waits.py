@@ -148,24 +148,25 @@ class WatchedClock:
     def time(self, calls: Iterable[Callable[[], Any]]) -> float:
         others = -_others_used()
         spans = list(self._spans(calls))
-        others, stale = others + _others_used(), self._stale(max((waited.others for _, waited in spans), default=0))
+        others, stale = others + _others_used(), max((stale for _, stale in spans), default=0.0)
         total = TimedSpan(*map(sum, zip(*(astuple(span) for span, _ in spans), strict=True)))
         self.lost = total.lost(self._processors)
         # What one call's threads have done may be counted after the next one's ticks, or between them.
         self.delayed = min(self.lost, replace(total, others_most=others + stale).delayed)
         return total.timed
 
-    def _spans(self, calls: Iterable[Callable[[], Any]]) -> Iterator[tuple[TimedSpan, Waited]]:
+    def _spans(self, calls: Iterable[Callable[[], Any]]) -> Iterator[tuple[TimedSpan, float]]:
+        """Yields each span with `_stale` of it."""
         if not isinstance(calls, Iterator):
             yield self._watched(calls)
             return
         for call in calls:
-            span, waited = self._watched([call], getattr(call, "look", None))
-            yield span, waited
+            span, stale = self._watched([call], getattr(call, "look", None))
+            yield span, stale
             if span.wall < _READINGS * span.around:
                 yield self._watched(calls)
 
-    def _watched(self, calls: Iterable[Callable[[], Any]], look: Callable[[], None] | None = None) -> tuple[TimedSpan, Waited]:
+    def _watched(self, calls: Iterable[Callable[[], Any]], look: Callable[[], None] | None = None) -> tuple[TimedSpan, float]:
         first, before = perf_counter(), self._waits.read()
         others, caller_used, start = _others_used(), thread_time(), perf_counter()
         seconds = self._clock.time(calls)
@@ -176,7 +177,7 @@ class WatchedClock:
         around, stale = perf_counter() - first - wall, self._stale(waited.others)
         self._used, self._seen = self._used + caller_used + others, self._seen + waited.used
         least, most = max(0.0, others - stale), others + stale
-        return TimedSpan(wall, waited.wait, waited.caller, caller_used, least, most, around, seconds), waited
+        return TimedSpan(wall, waited.wait, waited.caller, caller_used, least, most, around, seconds), stale
 
     def _stale(self, others: int) -> float:
         """Seconds by which so many other threads' work may be counted too high or too low."""
