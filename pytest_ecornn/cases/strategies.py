@@ -229,6 +229,8 @@ def nearest_supported(
     Options are simplified first. Where that does not help, cases of all combinations of them are tried. supported: what the
     implementation declares; each case is changed to what all of its cases are. hints: as `size_hints.size_hints` gives them.
     """
+    if not supported.has_kind(case):
+        return None
     case = supported.nearest(case)
     if unsupported(case) is None:
         return case

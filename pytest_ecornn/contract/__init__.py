@@ -296,7 +296,7 @@ class SupportedCases:
         """The case with the words that all cases here have."""
         changes: dict[str, Any] = dict(field for name, field in _FLAGS.items() if getattr(self, name) == "only")
         size: dict[str, Any] = {"input_size": case.hidden_size} if "projected" in changes else {}
-        return replace(case, **changes, **size)
+        return replace(case, **changes, **size) if changes else case
 
 
 _DECLARED = {"dtypes": DTYPES, "precisions": PRECISIONS, "modes": MODES, "layouts": LAYOUTS, "devices": DEVICES}
@@ -353,7 +353,7 @@ class Implementation(ABC):
 
         if case.resets and not self.takes_resets:
             return "takes no resets"
-        if reason := self.supported.refusal(replace(case, resets=False)):
+        if reason := self.supported.refusal(replace(case, resets=False) if case.resets else case):
             return reason
         try:
             return self.unsupported(case, torch.device(case.device))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, replace
+from functools import cache
 from math import ceil
 from random import Random
 
-from pytest_ecornn.cases.strategies import nearest_supported
 from pytest_ecornn.contract import DTYPES, MODES, Case, cells
 from pytest_ecornn.run import discovery
 from pytest_ecornn.run.discovery import ImplementationInfo
@@ -60,10 +60,11 @@ def right_implementations() -> list[ImplementationInfo]:
     return sorted((found for found in every if supported(found)), key=lambda found: bool(found.cli_option))
 
 
+@cache
 def supported(found: ImplementationInfo) -> list[Case]:
     """The cases around which others may be drawn: one a cell and dtype."""
     bases = [Case(cell=cell, dtype=dtype, steps=4, batch=2, hidden_size=8) for cell in cells.names() for dtype in DTYPES]
-    return [base for base in bases if nearest_supported(base, found.cls().refusal) is not None]
+    return [base for base in bases if found.nearest_supported(base, found.cls().refusal) is not None]
 
 
 def _drawn_bases(found: ImplementationInfo, bases: list[Case], seed: int) -> list[Case]:
@@ -76,7 +77,7 @@ def _drawn_bases(found: ImplementationInfo, bases: list[Case], seed: int) -> lis
 def _row_case(found: ImplementationInfo, base: Case, random: Random, seed: int) -> Case:
     """A small case of the base's cell and dtype, to be timed."""
     wanted = replace(base, steps=6, batch=3, mode=random.choice(MODES), seed=seed)
-    case = nearest_supported(wanted, found.cls().refusal)
+    case = found.nearest_supported(wanted, found.cls().refusal)
     return base if case is None else case
 
 

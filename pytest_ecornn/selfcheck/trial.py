@@ -38,7 +38,7 @@ _REASONS = {
     "form": r"expected (a tensor of shape|the tuple|the final state).*got",
     "required": r"must support .*, but says",
 }
-# The same where no tensor decides; `{}` is what follows a colon in the check's name.
+# The same where no tensor decides; `{}` is what follows a colon in the check's name, or one of several with " or " between.
 _WHOLE_REASONS = {
     "property": r": {} is broken: ",
     "timed call": r"^a timed call returned a wrong result",
@@ -180,7 +180,8 @@ def is_caught(row: Row, caught_by: str) -> bool:
         return False
     check, _, detail = caught_by.partition(": ")
     if check in _WHOLE_REASONS:
-        return bool(re.search(_WHOLE_REASONS[check].replace("{}", re.escape(detail)), row.reason, re.MULTILINE))
+        details = "|".join(map(re.escape, detail.split(" or ")))
+        return bool(re.search(_WHOLE_REASONS[check].replace("{}", f"({details})"), row.reason, re.MULTILINE))
     first = next((match for line in row.reason.splitlines() if (match := _TENSOR.match(line))), None)
     if caught_by in _REASONS:
         return bool(re.search(_REASONS[caught_by], first[0] if first else row.reason))

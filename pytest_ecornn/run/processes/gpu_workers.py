@@ -1,4 +1,4 @@
-"""GPUs of a host under pytest-xdist: each worker has one of them and its share of the cores; one worker of each GPU times."""
+"""GPUs of a host under pytest-xdist: each worker has one of them and its share of the cores; some workers of each GPU time."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from pytest_ecornn.system.gpus.host_share import HostShare, gpus_of_one_kind
 _DEVICE = "cuda"  # of cases that any GPU may run
 # Workers of a GPU at most, and what each needs of cores, of the host's memory and of the GPU's.
 _MAX_WORKERS, _CORES_EACH, _HOST_BYTES_EACH, _GPU_BYTES_EACH = 12, 4 / 3, 4 * 2**30, 3 * 2**30
+# Workers of a GPU that time at most: while one does, the others wait, so more would gain little.
+_TIMING_WORKERS = 3
 
 
 class GpuWorkers:
@@ -37,7 +39,7 @@ class GpuWorkers:
             for number, spec in enumerate(local):
                 spec.env |= HostShare(number % count + 1, count).environment(gpus)
         if len(local) == len(specs):
-            self._timing_specs = local[: max(count, 1)]
+            self._timing_specs = local[: count * _TIMING_WORKERS or 1]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> GpuScheduling | None:
@@ -54,7 +56,7 @@ def uses_gpus(devices: Iterable[str]) -> bool:
 def auto_worker_count(devices: Sequence[str]) -> int | None:
     """Returns how many workers `-n auto` starts: some for each GPU; None where pytest-xdist is to decide.
 
-    Proofs keep all of them busy. One of each GPU times; where cases name a GPU or run on the CPU too, one in all.
+    Proofs keep all of them busy. Some of each GPU time; where cases name a GPU or run on the CPU too, one in all.
     """
     gpus = gpus_of_one_kind() if uses_gpus(devices) else []
     if not gpus:

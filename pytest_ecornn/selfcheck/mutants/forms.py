@@ -78,7 +78,7 @@ class StateReadInMemoryOrder(AroundLoop):
         return layer(x, state, lengths)
 
 
-@mutant("property: layouts", cell="mingru")
+@mutant("property: layouts or expanded_inputs", cell="mingru")
 class XElementsSideBySide(AroundScan):
     """Elements of a row of x are taken to lie side by side, whatever the stride between them."""
 

@@ -19,7 +19,8 @@ from tests.helpers import samples
 from tests.helpers.foreign import QUICK, Foreign
 
 PROOFS = [f"suites/test_equivalence.py::test_drawn_cases[{n}]" for n in range(30)]
-TIMED = [f"suites/test_benchmark.py::test_benchmark[{n}]" for n in range(20)]
+CASES = 5
+TIMED = [f"suites/test_benchmark.py::test_benchmark[layer{n}-T{case}]" for case in range(CASES) for n in range(4)]
 
 
 class Node:
@@ -109,6 +110,25 @@ def test_workers_that_time_share_the_timed_rows() -> None:
     assert min(counts) >= 6
 
 
+@pytest.mark.parametrize("rows", [[*PROOFS, *TIMED], TIMED])
+@pytest.mark.parametrize(("count", "timing"), [(8, 3), (3, 3), (24, 12)])
+def test_a_cases_timed_rows_run_in_one_worker(rows: list[str], count: int, timing: int) -> None:
+    run = Run(count, timing, rows)
+    run.finish()
+    owners = [{node.gateway.id for node in run.nodes for row in node.ran if rows[row].endswith(f"-T{n}]")} for n in range(CASES)]
+    assert all(len(owner) == 1 for owner in owners)
+    assert len(set.union(*owners)) > 1
+
+
+def test_timed_rows_of_a_dead_worker_run_in_the_next() -> None:
+    run = Run(3, 3, TIMED)
+    lost = run.nodes[1]
+    run.step(lost)
+    run.kill(lost)
+    run.finish()
+    assert sorted(run.done) == list(range(len(TIMED)))
+
+
 @pytest.mark.parametrize("number", [0, 1, 7])
 def test_a_worker_in_the_place_of_a_dead_one_times_as_that_did(number: int) -> None:
     run = Run(8, 2, [*PROOFS, *TIMED])
@@ -136,7 +156,7 @@ def test_another_distribution_stays(dist: str, monkeypatch: pytest.MonkeyPatch) 
     assert workers.pytest_xdist_make_scheduler(config, None) is None  # type: ignore[arg-type]
 
 
-def test_in_a_run_one_worker_a_gpu_times(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_run_a_few_workers_a_gpu_time(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a timed row has the threads of all cores, on which other workers run
     pytester.makepyfile(
         two_gpus="""
@@ -149,6 +169,7 @@ def test_in_a_run_one_worker_a_gpu_times(pytester: pytest.Pytester, monkeypatch:
         os.environ.pop("PYTEST_ECORNN_GPU", None)  # a share of which needs a GPU
         gpu_workers._DEVICE = "cpu"
         gpu_workers.gpus_of_one_kind = lambda: ["0", "1"]
+        gpu_workers._TIMING_WORKERS = 1
 
         @pytest.hookimpl(wrapper=True)
         def pytest_runtest_makereport(item, call):
