@@ -115,7 +115,8 @@ def test_workers_that_time_share_the_timed_rows() -> None:
 def test_a_cases_timed_rows_run_in_one_worker(rows: list[str], count: int, timing: int) -> None:
     run = Run(count, timing, rows)
     run.finish()
-    owners = [{node.gateway.id for node in run.nodes for row in node.ran if rows[row].endswith(f"-T{n}]")} for n in range(CASES)]
+    ran = [(node.gateway.id, rows[row].partition("-T")[2]) for node in run.nodes for row in node.ran]
+    owners = [{worker for worker, case in ran if case == f"{n}]"} for n in range(CASES)]
     assert all(len(owner) == 1 for owner in owners)
     assert len(set.union(*owners)) > 1
 
