@@ -216,10 +216,10 @@ class Candidate:
                 parameter.data.copy_(value)  # which torch does not count as a change
         return candidate
 
-    def verify(self) -> list[TensorCheck]:
-        """Runs on poisoned memory and compares every tensor with the reference."""
+    def verify(self, fewest_runs: int = 1) -> list[TensorCheck]:
+        """Runs on poisoned memory and compares every tensor with the reference, as `ReferenceResult.compare`."""
         wanted = expected(self.case)
-        return wanted.compare(self._run(replace(wanted.problem, weights=self.weights)), self.declared)
+        return wanted.compare(self._run(replace(wanted.problem, weights=self.weights)), self.declared, fewest_runs)
 
     def first_problem(self) -> Problem:
         """Builds what the first call was given where `first` is left to be judged."""

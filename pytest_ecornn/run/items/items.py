@@ -311,7 +311,7 @@ class NamedCaseItem(CheckItem):
 
     def _built_and_compared(self) -> tuple[Candidate, list[TensorCheck]]:
         with self.session.lock.shared():
-            return build_and_compare(self.found, self.case)
+            return build_and_compare(self.found, self.case, fewest_runs=1)
 
 
 def check_not_refused(found: ImplementationInfo, case: Case) -> None:
@@ -322,11 +322,11 @@ def check_not_refused(found: ImplementationInfo, case: Case) -> None:
         raise SkipCheck(reason)
 
 
-def build_and_compare(found: ImplementationInfo, case: Case) -> tuple[Candidate, list[TensorCheck]]:
-    """Raises Skip as `check_not_refused`."""
+def build_and_compare(found: ImplementationInfo, case: Case, fewest_runs: int = 0) -> tuple[Candidate, list[TensorCheck]]:
+    """Builds a candidate and compares its results, as `ReferenceResult.compare`. Raises Skip as `check_not_refused`."""
     check_not_refused(found, case)
     candidate = Candidate.build(found.name, found.cls, case)
-    return candidate, candidate.verify()
+    return candidate, candidate.verify(fewest_runs)
 
 
 def record_declared(row: Row, implementation: Implementation) -> None:
