@@ -107,7 +107,7 @@ class SharedWeightOnce(Recomputed):
         return tuple(found)
 
 
-@mutant("property: unused_results")
+@mutant("property: unused_results or incoming_sizes")
 class StopsAtZeroSteps(Recomputed):
     """Steps whose output has an incoming gradient of zeros are taken for padding: where one step alone has one, all is lost."""
 

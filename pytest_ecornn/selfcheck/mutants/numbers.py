@@ -100,7 +100,7 @@ class CellFlushed(Loop):
         return h, with_value(c, torch.where(c.abs() < 1e-8, 0.0, c))
 
 
-@mutant("equivalence: output or final h", cell="minlstm_positive")
+@mutant("equivalence: output or final h or grad weight_ih", cell="minlstm_positive")
 class LogFloor(Loop):
     """The state is carried as its logarithm, with 1e-7 added to keep that finite."""
 
