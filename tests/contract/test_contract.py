@@ -118,6 +118,15 @@ def test_an_unsupported_case_is_simplified_no_more_than_needed(
     assert found == (nearest and Case.parse(nearest))
 
 
+@pytest.mark.parametrize("case", ["gru-T4-B2-H8-float32", "lstm-T4-B2-H8-float64", "lstm-T4-B2-H8-float32-cuda"])
+def test_a_kind_that_is_not_declared_is_not_searched_for(case: str) -> None:
+    def unsupported(case: Case) -> str:
+        raise AssertionError(f"asked about {case}")
+
+    declared = SupportedCases(("lstm",), ("float32",), devices=("cpu",))
+    assert nearest_supported(Case.parse(case), unsupported, declared) is None
+
+
 @pytest.mark.parametrize(
     ("most", "least", "divisor"), [(16, 1, 1), (16, 1, 16), (99, 16, 16), (99, 2, 1)], ids=["few", "16", "16 or 32", "2"]
 )

@@ -334,6 +334,31 @@ def test_inexact_activations_pass_only_where_that_is_declared() -> None:
     assert {*statuses(expected, tensors, Declared("float32", activation_error=2.0**-16)).values()} == {"passed"}
 
 
+@pytest.mark.parametrize("errors", [0, 0.5, 2, 8, 32, 1e4])  # times eps
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lstm-T5-B3-H7-float32-training",
+        "gru-T9-B2-H5-bfloat16-state-training",
+        "rnn_relu-T5-B3-H6-float16-training",
+        "mingru-T33-B2-H8-float32-infinite",
+    ],
+)
+def test_the_floors_alone_pass_nothing_that_the_yardstick_fails_and_fail_nothing(name: str, errors: float) -> None:
+    expected, tensors = by_loop(name)
+    factor = 1 + errors * torch.finfo(contents.torch_dtype(expected.problem.case)).eps
+    changed = {key: tensor * factor for key, tensor in tensors.items()}
+    verdicts = [expected.compare(changed, FLOAT32, fewest_runs) for fewest_runs in (0, 1)]
+    without, judged = ({check.tensor: check.status for check in each if check.status != "uninformative"} for each in verdicts)
+    assert {key: status for key, status in without.items() if key in judged} == judged
+
+
+def test_what_is_within_the_floors_needs_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, tensors = by_loop("lstm-T5-B3-H7-float32-training")
+    monkeypatch.delattr(ReferenceResult, "baseline_errors")
+    assert {check.status for check in expected.compare(tensors, FLOAT32, fewest_runs=0)} == {"passed"}
+
+
 def test_a_failure_names_the_one_command_that_repeats_it() -> None:
     verdicts = judged(CASE, setting("output", (0, 0, 0), 9.0))
     message = verification.failure_message("mine", CASE, list(verdicts.values()))
