@@ -66,17 +66,17 @@ def discover(paths: Iterable[Path]) -> dict[str, ImplementationInfo]:
 
     An own module or package that is under `paths` too counts once.
     """
-    found: dict[str, ImplementationInfo] = {}
+    by_name: dict[str, ImplementationInfo] = {}
     own = _builtin()
     own_files = {one.path.resolve() for one in own}
     given = [f for path in dict.fromkeys(p.resolve() for p in paths) for f in _from_path(path, own_files)]
     for one in [*own, *_from_entry_points(), *given]:
-        if one.name in found:
+        if one.name in by_name:
             raise DiscoveryError(
-                f"two implementations are named {one.name!r}: {found[one.name].path} and {one.path}; rename one of the files"
+                f"two implementations are named {one.name!r}: {by_name[one.name].path} and {one.path}; rename one of the files"
             )
-        found[one.name] = one
-    return dict(sorted(found.items()))
+        by_name[one.name] = one
+    return dict(sorted(by_name.items()))
 
 
 def hint(name: str, directory: Path) -> str:
@@ -107,13 +107,13 @@ def _listed(folder: Path, package: str) -> Iterator[ImplementationInfo]:
 
 
 def _from_entry_points() -> list[ImplementationInfo]:
-    found = []
+    registered = []
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         module = _import_guarded(
             partial(importlib.import_module, entry.module), Path(f"entry point {entry.name} = {entry.value}")
         )
-        found.append(_extract_implementation(module, Path(module.__file__ or entry.value)))
-    return found
+        registered.append(_extract_implementation(module, Path(module.__file__ or entry.value)))
+    return registered
 
 
 def _from_path(path: Path, own_files: Collection[Path]) -> list[ImplementationInfo]:
@@ -143,8 +143,8 @@ def _given_entries(folder: Path) -> list[Path]:
 def _entries(folder: Path) -> list[Path]:
     """The public modules of a folder, and `__init__.py` of its public packages, by name."""
     files = [file for file in folder.glob("*.py") if not file.is_dir()]
-    found = [*files, *(package.parent for package in folder.glob(f"*/{INIT}"))]
-    kept = sorted(one for one in found if not any(one.match(pattern) for pattern in _IGNORED))
+    candidates = [*files, *(package.parent for package in folder.glob(f"*/{INIT}"))]
+    kept = sorted(one for one in candidates if not any(one.match(pattern) for pattern in _IGNORED))
     return [one if one.suffix == ".py" and one.is_file() else one / INIT for one in kept]
 
 
@@ -162,14 +162,14 @@ def _defines_a_class(file: Path) -> bool:
         return True
 
 
-def load_copy(found: ImplementationInfo) -> ImplementationInfo | None:
+def load_copy(implementation: ImplementationInfo) -> ImplementationInfo | None:
     """The implementation from modules loaded anew, which no call has changed; None where they cannot be loaded twice."""
-    if not found.cli_option:
+    if not implementation.cli_option:
         return None
-    package = _package_of(home(found.path), f"_copy{next(_copies)}")
+    package = _package_of(home(implementation.path), f"_copy{next(_copies)}")
     try:
-        module = _import_guarded(partial(_load, found.path, package), found.path)
-        return _extract_implementation(module, found.path, found.cli_option)
+        module = _import_guarded(partial(_load, implementation.path, package), implementation.path)
+        return _extract_implementation(module, implementation.path, implementation.cli_option)
     except DiscoveryError:
         return None
 
@@ -212,7 +212,7 @@ def _unchanged(file: Path) -> Iterator[None]:
     """Raises DiscoveryError where what is imported within it changed what the harness works with, or what all share."""
     with GlobalStateGuard(lasting()) as kept, MonkeypatchGuard() as tools, IntrospectionGuard(file) as asking:
         yield
-    hooks = [f"{HOOKING}: expected no audit hook, which nothing removes" for asked in asking.found if asked == HOOKING]
+    hooks = [f"{HOOKING}: expected no audit hook, which nothing removes" for asked in asking.accesses if asked == HOOKING]
     if changes := kept.changes + tools.changes + hooks:
         raise DiscoveryError(f"{file}: importing it changed what all implementations share: {changes[0]}")
 

@@ -22,24 +22,26 @@ _USE_RESULTS = (
 
 
 def describe_error(
-    found: ImplementationInfo, case: Case, error: BaseException, baselines: Iterable[ImplementationInfo] = ()
+    implementation: ImplementationInfo, case: Case, error: BaseException, baselines: Iterable[ImplementationInfo] = ()
 ) -> str:
     """Describes what was raised and where, in one line that names whose error it is."""
     frames = traceback.extract_tb(error.__traceback__)
-    for owner in (found, *baselines):
+    for owner in (implementation, *baselines):
         if own := [frame for frame in frames if owns(owner.path, Path(frame.filename))]:
-            prefix = "expected a result or Unsupported, got" if owner is found else f"its baseline {owner.name} raised"
-            return f"{found.name} on {case}: {prefix} {_raised(error, own)}"
+            prefix = "expected a result or Unsupported, got" if owner is implementation else f"its baseline {owner.name} raised"
+            return f"{implementation.name} on {case}: {prefix} {_raised(error, own)}"
     harness = [frame for frame in frames if _is_harness(Path(frame.filename))]
-    is_ours = is_of_harness(found, error, baselines)
+    is_ours = is_of_harness(implementation, error, baselines)
     prefix = "not proven, by an error of the harness, not the implementation:" if is_ours else "expected a result of use, got"
-    return f"{found.name} on {case}: {prefix} {_raised(error, harness)}"
+    return f"{implementation.name} on {case}: {prefix} {_raised(error, harness)}"
 
 
-def is_of_harness(found: ImplementationInfo, error: BaseException, baselines: Iterable[ImplementationInfo] = ()) -> bool:
+def is_of_harness(
+    implementation: ImplementationInfo, error: BaseException, baselines: Iterable[ImplementationInfo] = ()
+) -> bool:
     """Whether the error is the harness's own: raised outside implementations' code, and not where their results are used."""
     files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
-    if any(owns(owner.path, file) for owner in (found, *baselines) for file in files):
+    if any(owns(owner.path, file) for owner in (implementation, *baselines) for file in files):
         return False
     harness = [file for file in files if _is_harness(file)]
     return bool(harness) and harness[-1].stem not in _USE_RESULTS

@@ -62,7 +62,7 @@ class CaseSearch:
     Raises Unsupported where it runs no such case, AssertionError where it refuses what it must support.
     """
 
-    found: ImplementationInfo
+    implementation: ImplementationInfo
     base: Case
     row: Row
     sizes: SizeLimits
@@ -71,11 +71,11 @@ class CaseSearch:
     def __post_init__(self) -> None:
         from pytest_ecornn.cases.required import REQUIRED_DOMAIN
 
-        self._implementation, self._turns = self.found.cls(), Counter[str]()
-        required = REQUIRED_DOMAIN.get(self.found.name) if self.found.is_own else None
+        self._instance, self._turns = self.implementation.cls(), Counter[str]()
+        required = REQUIRED_DOMAIN.get(self.implementation.name) if self.implementation.is_own else None
         self._required = required if required is not None and required.has_kind(self.base) else None
         self._reason = ""
-        if self.found.nearest_supported(self.base, self._unsupported) is None:
+        if self.implementation.nearest_supported(self.base, self._unsupported) is None:
             raise Unsupported(self._unsupported(self.base))
 
     def run(self, examples: int, check: Callable[[Case], None], round: int = 0) -> None:
@@ -107,8 +107,8 @@ class CaseSearch:
 
     def run_boundaries(self, effort: Effort, seed: int, check: Callable[[Case], None]) -> None:
         """Checks sizes around the constants of its sources and around powers of two, which the row says, and equal sizes."""
-        constants = source_constants(self.found.path, self.found.cls.__module__)
-        hints = size_hints(self.found.path)
+        constants = source_constants(self.implementation.path, self.implementation.cls.__module__)
+        hints = size_hints(self.implementation.path)
         for planned in plan(self._domain, self.base, constants, effort, seed, self._nearest, hints):
             if self._is_checked(planned.case, check):
                 note(planned, self.row.boundaries)
@@ -117,7 +117,7 @@ class CaseSearch:
 
     def _nearest(self, case: Case) -> Case | None:
         """The case, or the nearest that is supported; a refusal is counted."""
-        cls = self.found.cls
+        cls = self.implementation.cls
         if cls.costly_shapes:
             case = in_few_shapes(case, self._turns[case.mode], self.sizes.min_size, cls.takes_resets)
             self._turns[case.mode] += 1
@@ -126,11 +126,13 @@ class CaseSearch:
         if not reason:
             return case
         self._refused(case, reason)
-        return self.found.nearest_supported(case, self._unsupported)
+        return self.implementation.nearest_supported(case, self._unsupported)
 
     @property
     def _domain(self) -> SupportedCases:
-        return self._required or SupportedCases((self.base.cell,), (self.base.dtype,), resets=self.found.cls.takes_resets)
+        return self._required or SupportedCases(
+            (self.base.cell,), (self.base.dtype,), resets=self.implementation.cls.takes_resets
+        )
 
     def _is_checked(self, case: Case, check: Callable[[Case], None]) -> bool:
         """Whether the case, or the nearest that is supported, was checked and not refused."""
@@ -146,12 +148,12 @@ class CaseSearch:
 
     def _unsupported(self, case: Case) -> str | None:
         try:
-            return self._implementation.refusal(case)
+            return self._instance.refusal(case)
         except Exception as error:
             raise RefusalError(case, error) from error
 
     def _refused(self, case: Case, reason: str) -> None:
-        assert self._required is None, f"{self.found.name} must support {case}, but says: {reason}"
+        assert self._required is None, f"{self.implementation.name} must support {case}, but says: {reason}"
         self.row.refused += 1
         self._reason = reason
 
@@ -167,7 +169,7 @@ class CaseSearch:
 
 
 def run_drawn_cases(
-    found: ImplementationInfo,
+    implementation: ImplementationInfo,
     base: Case,
     wanted: Profile,
     check: Callable[[Case], list[TensorCheck]],
@@ -179,7 +181,7 @@ def run_drawn_cases(
 
     Raises what `CaseSearch` does, and AssertionError where too few draws could have failed.
     """
-    search = CaseSearch(found, base, row, SizeLimits(wanted.steps), number)
+    search = CaseSearch(implementation, base, row, SizeLimits(wanted.steps), number)
 
     def counted(case: Case) -> None:
         count(row, check(case))
@@ -189,7 +191,7 @@ def run_drawn_cases(
         few = {name: n for name, n in _informative(row).items() if n < wanted.informative}
         if not few and row.examples:
             search.run_corners(counted)
-            if wanted.boundaries is not None and not found.cls.costly_shapes:
+            if wanted.boundaries is not None and not implementation.cls.costly_shapes:
                 search.run_boundaries(wanted.boundaries, run_seed, counted)
             return
     search.check_some_ran()

@@ -58,7 +58,7 @@ class RegressionGate:
     def _check_rows(self) -> None:
         """A gate that compares nothing would always be open."""
         timed_rows = [row for row in self._rows if row.timing is not None]
-        keys = {(item.kind, item.found.name, str(item.case)) for item in self._session.benchmark_items()}
+        keys = {(item.kind, item.implementation.name, str(item.case)) for item in self._session.benchmark_items()}
         if not any(row.key in keys for row in timed_rows):
             had = f"its devices: {', '.join(sorted({row.device for row in timed_rows})) or 'none'}"
             ours = f"of this run: {', '.join(self._session.devices)}"
@@ -88,7 +88,7 @@ class RegressionGate:
         except (RemeasurementFailed, SkipCheck, Unsupported) as error:
             reason = str(error)
         except RAISED as error:
-            reason = describe_error(item.found, item.case, error)
+            reason = describe_error(item.implementation, item.case, error)
         change = gate.StatusChange(item.kind, one.implementation, one.case, "passed", "failed", f"measured again: {reason}")
         change = replace(change, reason=f"{change.reason}\nagain: {item.rerun(is_timed=True)}")
         outcome.changes.append(change)
@@ -98,7 +98,7 @@ class RegressionGate:
         return next(
             item
             for item in self._session.benchmark_items()
-            if (item.found.name, str(item.case)) == (one.implementation, one.case)
+            if (item.implementation.name, str(item.case)) == (one.implementation, one.case)
         )
 
     def _remeasure(self, item: BenchmarkItem, one: RegressionFinding, confidence: float) -> Ratio:

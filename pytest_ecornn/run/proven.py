@@ -85,16 +85,20 @@ def _options(session: RunSession, config: pytest.Config) -> str:
 
 def _skipping(session: RunSession, rows: Sequence[Row]) -> list[str]:
     """Implementations that were named, or given by a file, and only skipped."""
-    named = {name for name, found in session.found.items() if not found.is_own or name in session.options.only}
+    named = {
+        name
+        for name, implementation in session.implementations.items()
+        if not implementation.is_own or name in session.options.only
+    }
     proven = {row.implementation for row in _asked_rows(rows) if row.status != "skipped"}
     skipping = dict.fromkeys(row.implementation for row in _asked_rows(rows))
     return [name for name in skipping if name in named - proven]
 
 
 def _advice(session: RunSession, name: str, rows: Sequence[Row]) -> str:
-    implementation = session.found[name]
+    implementation = session.implementations[name]
     kinds = {row.kind for row in rows}
-    if any(not item.refusal for item in session.items() if item.found.name == name and item.kind in kinds):
+    if any(not item.refusal for item in session.items() if item.implementation.name == name and item.kind in kinds):
         return _reason(rows)
     if not (case := session.support.accepted(implementation)):
         return f"no case was found that it runs here: {_reason(rows)}"

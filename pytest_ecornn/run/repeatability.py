@@ -24,13 +24,13 @@ _MAX_CASES = 32
 Check: TypeAlias = Callable[[ImplementationInfo, Case], bool]  # whether a case is wrong, by what made it fail
 
 
-def describe_variation(found: ImplementationInfo, case: Case, is_wrong: Check) -> str:
+def describe_variation(implementation: ImplementationInfo, case: Case, is_wrong: Check) -> str:
     """Says that results vary, where a case that failed is right when it runs again. Empty where it fails each time."""
-    num_failed = 1 + sum(_fails(found, case, is_wrong) for _ in range(1, _NUM_RUNS))
+    num_failed = 1 + sum(_fails(implementation, case, is_wrong) for _ in range(1, _NUM_RUNS))
     return "" if num_failed == _NUM_RUNS else f"results vary: {num_failed} of {_NUM_RUNS} runs failed"
 
 
-def needed_cases(found: ImplementationInfo, case: Case, earlier: Sequence[Case], is_wrong: Check) -> list[Case]:
+def needed_cases(implementation: ImplementationInfo, case: Case, earlier: Sequence[Case], is_wrong: Check) -> list[Case]:
     """The earlier cases without which a case does not fail in a new process: none, the last such one alone, or all.
 
     None too where it cannot be known: the module cannot be loaded a second time.
@@ -38,7 +38,7 @@ def needed_cases(found: ImplementationInfo, case: Case, earlier: Sequence[Case],
     recent = [other for other in earlier if other != case][-_MAX_CASES:]
     end = time.monotonic() + _MAX_SECONDS
     for cases in _candidates(recent):
-        copy = load_copy(found)
+        copy = load_copy(implementation)
         if copy is None or time.monotonic() > end:
             break
         for other in cases:
@@ -55,10 +55,10 @@ def _candidates(cases: list[Case]) -> Iterator[list[Case]]:
     yield cases
 
 
-def _fails(found: ImplementationInfo, case: Case, is_wrong: Check) -> bool:
+def _fails(implementation: ImplementationInfo, case: Case, is_wrong: Check) -> bool:
     try:
         with rerunning():
-            return is_wrong(found, case)
+            return is_wrong(implementation, case)
     except (SkipCheck, Unsupported):
         return False
     except (WrongResult, *RAISED):

@@ -63,10 +63,10 @@ class RunSession:
         self.allocator = memory.configure_malloc() if self.options.bench else "system default"
         hook = config.hook
         try:
-            for found in hook.pytest_ecornn_cells(config=config):
-                for cell in found or ():
+            for registered in hook.pytest_ecornn_cells(config=config):
+                for cell in registered or ():
                     cells.register(cell)
-            self.found = discovery.discover(
+            self.implementations = discovery.discover(
                 [*self.options.implementations, *_hooked(hook.pytest_ecornn_implementations(config=config))]
             )
             self._origins = self._selected_cases(_hooked(hook.pytest_ecornn_case_sets(config=config)))
@@ -116,14 +116,14 @@ class RunSession:
     def _check_names(self, directory: Path) -> None:
         for setting in ("only", "require", "baselines"):
             for name in getattr(self.options, setting):
-                if name not in self.found:
+                if name not in self.implementations:
                     flag = setting.removesuffix("s")
                     raise pytest.UsageError(
-                        f"--ecornn-{flag}: unknown implementation {name!r}: expected one of {', '.join(self.found)}; "
+                        f"--ecornn-{flag}: unknown implementation {name!r}: expected one of {', '.join(self.implementations)}; "
                         f"{discovery.hint(name, directory)}"
                     )
         try:
-            self.options.limits.check([*self.found, *cells.names()])
+            self.options.limits.check([*self.implementations, *cells.names()])
         except ValueError as error:
             raise pytest.UsageError(f"--ecornn-fail-slower: {error}") from error
 
@@ -134,17 +134,21 @@ class RunSession:
 
     @property
     def selected(self) -> list[ImplementationInfo]:
-        return [found for found in self.found.values() if not self.options.only or found.name in self.options.only]
+        return [
+            implementation
+            for implementation in self.implementations.values()
+            if not self.options.only or implementation.name in self.options.only
+        ]
 
-    def locator_options(self, found: ImplementationInfo, is_timed: bool) -> str:
+    def locator_options(self, implementation: ImplementationInfo, is_timed: bool) -> str:
         """The options, beside name and case, that a command needs to run the implementation once more, and to time it."""
         options = self.options
-        values = [("--ecornn-implementations", found.cli_option), ("--ecornn-state-dict", options.state_dict)]
-        values += [("--ecornn-require", found.name if found.name in options.require else "")]
+        values = [("--ecornn-implementations", implementation.cli_option), ("--ecornn-state-dict", options.state_dict)]
+        values += [("--ecornn-require", implementation.name if implementation.name in options.require else "")]
         if is_timed:
             values += [("--ecornn-baseline", name) for name in options.baselines]
             values += [("--ecornn-budget", f"{options.budget:g}")]
-            sources = {self.found[name].cli_option for name in options.baselines} - {found.cli_option}
+            sources = {self.implementations[name].cli_option for name in options.baselines} - {implementation.cli_option}
             values += [("--ecornn-implementations", source) for source in sorted(sources)]
         return "".join(f" {setting} {shlex.quote(value)}" for setting, value in values if value)
 
@@ -153,7 +157,7 @@ class RunSession:
     def benchmark_items(self) -> list[BenchmarkItem]:
         if not self.options.bench:
             return []
-        return [BenchmarkItem(self, found, case) for case in self.cases for found in self.selected]
+        return [BenchmarkItem(self, implementation, case) for case in self.cases for implementation in self.selected]
 
     def aa_test_items(self) -> list[AATestItem]:
         """One a device: its first case that a baseline runs, timed by the first such baseline."""
@@ -164,9 +168,9 @@ class RunSession:
 
     def _control(self, device: str) -> AATestItem | None:
         names = self.options.baselines or DEFAULT_BASELINES[device.partition(":")[0]]
-        found = [self.found[name] for name in names if name in self.found]
+        known = [self.implementations[name] for name in names if name in self.implementations]
         cases = (case for case in self.cases if case.device == device)
-        pairs = ((one, case) for case in cases for one in found)
+        pairs = ((one, case) for case in cases for one in known)
         runs = (AATestItem(self, one, case) for one, case in pairs if not self.support.refusal(one, case))
         return next(runs, None)
 
@@ -174,20 +178,24 @@ class RunSession:
         """The selected cases; those that are timed are verified there."""
         if self.options.bench:
             return []
-        return [NamedCaseItem(self, found, case) for case in self.cases for found in self.selected]
+        return [NamedCaseItem(self, implementation, case) for case in self.cases for implementation in self.selected]
 
     def drawn_case_items(self) -> list[DrawnItem]:
         """One a cell, dtype and device: all of them, or with --ecornn-bench those of the selected cases."""
         return (
             []
             if self.options.cases
-            else [DrawnItem(self, found, base) for base in self._drawn_bases() for found in self.selected]
+            else [DrawnItem(self, implementation, base) for base in self._drawn_bases() for implementation in self.selected]
         )
 
     def properties(self) -> list[PropertyItem]:
         """One a cell, dtype and device, as `drawn_case_items`; with cases given by name, one for each of them."""
         bases = self.cases if self.options.cases else self._drawn_bases()
-        return [PropertyItem(self, found, base, bool(self.options.cases)) for base in bases for found in self.selected]
+        return [
+            PropertyItem(self, implementation, base, bool(self.options.cases))
+            for base in bases
+            for implementation in self.selected
+        ]
 
     def _drawn_bases(self) -> list[Case]:
         """The cases around which others are drawn."""
@@ -235,19 +243,19 @@ class RunSession:
         except journal.JournalError as error:
             raise pytest.UsageError(str(error)) from error
 
-    def baselines(self, found: ImplementationInfo, case: Case) -> tuple[list[Candidate], list[str]]:
+    def baselines(self, implementation: ImplementationInfo, case: Case) -> tuple[list[Candidate], list[str]]:
         """The implementations to compare with, built and verified, never the candidate itself; and why others are absent."""
         if self.options.baselines:
-            verified = [self.verified(name, case) for name in self.options.baselines if name != found.name]
+            verified = [self.verified(name, case) for name in self.options.baselines if name != implementation.name]
             return [one for one in verified if isinstance(one, Candidate)], [one for one in verified if isinstance(one, str)]
         missing: list[str] = []
-        for name in (one for one in DEFAULT_BASELINES[case.device.partition(":")[0]] if one in self.found):
-            if name == found.name:
+        for name in (one for one in DEFAULT_BASELINES[case.device.partition(":")[0]] if one in self.implementations):
+            if name == implementation.name:
                 return [], missing
             one = self.verified(name, case)
             if isinstance(one, Candidate):
                 return [one], missing
-            missing += [one] if self.found[name].cls().refusal(case) is None else []
+            missing += [one] if self.implementations[name].cls().refusal(case) is None else []
         return [], missing
 
     @lru_cache(maxsize=4)  # noqa: B019 - one session a process
@@ -258,7 +266,7 @@ class RunSession:
         self.process.set_current_work(name, case)
         try:
             with raised_as_error(), skips_as_unsupported(), ExitGuard() as guard:
-                candidate, comparisons = build_and_compare(self.found[name], case)
+                candidate, comparisons = build_and_compare(self.implementations[name], case)
         except (SkipCheck, Unsupported) as reason:
             return f"not compared with {name}: {reason}"
         except WrongResult as wrong:
@@ -286,7 +294,7 @@ class RunSession:
         """Set-up that rows of two runs must share to stand side by side: what shaped them, and the implementations' sources."""
         options = self.options
         cases = sorted(map(str, self.cases)) if options.cases else sorted(self._case_set_names)
-        checksums = {name: sources.checksum(found.path) for name, found in self.found.items()}
+        checksums = {name: sources.checksum(implementation.path) for name, implementation in self.implementations.items()}
         return {"mode": "bench" if options.bench else "verify", "cases": cases, **options.setup, "sources": checksums}
 
     @property

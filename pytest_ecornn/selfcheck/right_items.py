@@ -38,48 +38,57 @@ class FalseAlarmItem(DrawnItem):
 
 def right_items(seed: int, num_cases: int) -> list[CheckItem]:
     """Drawn cases, at least so many in all; and of each implementation the properties and a timed row of one cell and dtype."""
-    implementations = {found: supported(found) for found in right_implementations()}
-    drawn_items = [(found, base) for found, bases in implementations.items() for base in _drawn_bases(found, bases, seed)]
+    implementations = {implementation: supported(implementation) for implementation in right_implementations()}
+    drawn_items = [
+        (implementation, base)
+        for implementation, bases in implementations.items()
+        for base in _drawn_bases(implementation, bases, seed)
+    ]
     examples = ceil(num_cases / max(1, len(drawn_items)))
     options = replace(TRIAL, budget=_ROW_SECONDS, seed=seed)
     items: list[CheckItem] = [
-        FalseAlarmItem(TrialSession(options), found, base, number=_number(seed, found, base), examples=examples)
-        for found, base in drawn_items
+        FalseAlarmItem(
+            TrialSession(options), implementation, base, number=_number(seed, implementation, base), examples=examples
+        )
+        for implementation, base in drawn_items
     ]
-    for found, bases in implementations.items():
-        random = Random(f"{seed} {found.name}")
+    for implementation, bases in implementations.items():
+        random = Random(f"{seed} {implementation.name}")
         base = random.choice(bases)
-        items.append(PropertyItem(TrialSession(options), found, base, number=_number(seed, found, base)))
-        items.append(BenchmarkItem(TrialSession(options), found, _row_case(found, base, random, seed)))
+        items.append(PropertyItem(TrialSession(options), implementation, base, number=_number(seed, implementation, base)))
+        items.append(BenchmarkItem(TrialSession(options), implementation, _row_case(implementation, base, random, seed)))
     return items
 
 
 def right_implementations() -> list[ImplementationInfo]:
     """The right implementations, which run on a CPU; the layers of `correct/` last."""
     every = discovery.discover(map(planting.own_file, planting.layers(planting.CORRECT))).values()
-    return sorted((found for found in every if supported(found)), key=lambda found: bool(found.cli_option))
+    return sorted(
+        (implementation for implementation in every if supported(implementation)),
+        key=lambda implementation: bool(implementation.cli_option),
+    )
 
 
 @cache
-def supported(found: ImplementationInfo) -> list[Case]:
+def supported(implementation: ImplementationInfo) -> list[Case]:
     """The cases around which others may be drawn: one a cell and dtype."""
     bases = [Case(cell=cell, dtype=dtype, steps=4, batch=2, hidden_size=8) for cell in cells.names() for dtype in DTYPES]
-    return [base for base in bases if found.nearest_supported(base, found.cls().refusal) is not None]
+    return [base for base in bases if implementation.nearest_supported(base, implementation.cls().refusal) is not None]
 
 
-def _drawn_bases(found: ImplementationInfo, bases: list[Case], seed: int) -> list[Case]:
+def _drawn_bases(implementation: ImplementationInfo, bases: list[Case], seed: int) -> list[Case]:
     """All of an own implementation; a few of a layer of `correct/`, others with each seed."""
-    if not found.cli_option:
+    if not implementation.cli_option:
         return bases
-    return Random(f"{found.name} {seed}").sample(bases, min(_KINDS_OF_A_LAYER, len(bases)))
+    return Random(f"{implementation.name} {seed}").sample(bases, min(_KINDS_OF_A_LAYER, len(bases)))
 
 
-def _row_case(found: ImplementationInfo, base: Case, random: Random, seed: int) -> Case:
+def _row_case(implementation: ImplementationInfo, base: Case, random: Random, seed: int) -> Case:
     """A small case of the base's cell and dtype, to be timed."""
     wanted = replace(base, steps=6, batch=3, mode=random.choice(MODES), seed=seed)
-    case = found.nearest_supported(wanted, found.cls().refusal)
+    case = implementation.nearest_supported(wanted, implementation.cls().refusal)
     return base if case is None else case
 
 
-def _number(seed: int, found: ImplementationInfo, base: Case) -> int:
-    return zlib.crc32(f"{seed} {found.name} {base}".encode())
+def _number(seed: int, implementation: ImplementationInfo, base: Case) -> int:
+    return zlib.crc32(f"{seed} {implementation.name} {base}".encode())

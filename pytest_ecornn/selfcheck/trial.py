@@ -65,7 +65,7 @@ _SAME = {"final h": "output"}
 class Planted:
     """A layer of `mutants/` or `exploits/` as an implementation, and what must see it."""
 
-    found: ImplementationInfo
+    implementation: ImplementationInfo
     expectation: Expectation
 
     @classmethod
@@ -159,15 +159,15 @@ def item(planted: Planted, profile: str, seed: int = 0) -> CheckItem:
     """The test item that is to fail on drawn cases."""
     kind = PropertyItem if planted.needs_properties else _Drawn
     own = TrialSession(replace(TRIAL, profile=profile, seed=seed))
-    return kind(own, planted.found, replace(planted.base, mode="inference"), number=seed)
+    return kind(own, planted.implementation, replace(planted.base, mode="inference"), number=seed)
 
 
 def timed(planted: Planted, seed: int = 0, seconds: float = CHEAT_SECONDS) -> Row:
     """The row of one case, finished: timed beside a plain loop, or its properties checked. The contents are the seed's."""
     own, case = TrialSession(replace(TRIAL, budget=seconds, seed=seed)), replace(planted.base, seed=seed)
     if planted.needs_properties:
-        return PropertyItem(own, planted.found, case, is_fixed=True).finished()
-    return BenchmarkItem(own, planted.found, case).finished()
+        return PropertyItem(own, planted.implementation, case, is_fixed=True).finished()
+    return BenchmarkItem(own, planted.implementation, case).finished()
 
 
 def is_caught(row: Row, caught_by: str) -> bool:

@@ -50,14 +50,14 @@ class TrialSession:
     beside: str = ""
     support: AnySupport = field(default_factory=AnySupport)
     process: WorkerProcess = field(default_factory=WorkerProcess)
-    found: Mapping[str, ImplementationInfo] = field(default_factory=dict)
+    implementations: Mapping[str, ImplementationInfo] = field(default_factory=dict)
     finished: Mapping[tuple[str, str, str], Row] = field(default_factory=dict)
     confidence: float = CONFIDENCE
 
-    def locator_options(self, found: ImplementationInfo, is_timed: bool) -> str:
-        return f" --ecornn-implementations {shlex.quote(found.cli_option)}" if found.cli_option else ""
+    def locator_options(self, implementation: ImplementationInfo, is_timed: bool) -> str:
+        return f" --ecornn-implementations {shlex.quote(implementation.cli_option)}" if implementation.cli_option else ""
 
-    def baselines(self, found: ImplementationInfo, case: Case) -> tuple[list[Candidate], list[str]]:
+    def baselines(self, implementation: ImplementationInfo, case: Case) -> tuple[list[Candidate], list[str]]:
         return [Candidate.build("sequential", ReferenceLoop, case)], []
 
     def ceilings(self, device: str) -> Ceilings:

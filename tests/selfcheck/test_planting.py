@@ -55,7 +55,7 @@ def test_a_statement_that_belongs_to_no_layer_is_an_error() -> None:
 
 @pytest.mark.parametrize("layer", [order.RaceOneInTwenty, order.SumInAnyOrder, gates.Swapped])
 def test_a_layer_is_loaded_alone_into_a_module_of_its_own(layer: type[Implementation]) -> None:
-    found = Planted.load(layer).found
+    found = Planted.load(layer).implementation
     module = sys.modules[found.cls.__module__]
     assert found.cls is not layer
     assert module is not sys.modules[layer.__module__]

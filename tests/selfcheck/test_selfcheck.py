@@ -102,14 +102,14 @@ def test_a_score_of_another_form_is_none() -> None:
 
 def test_right_implementations_share_the_cases_and_each_runs_some() -> None:
     items = right_items.right_items(1, 1000)
-    names = {item.found.name for item in items}
+    names = {item.implementation.name for item in items}
     drawn = [item for item in items if isinstance(item, FalseAlarmItem)]
     assert {"sequential", "scan_cpu", "scan_torch", "torch_cpu"} < names
     assert names >= set(map(planting.name_of, planting.layers(planting.CORRECT)))
     assert all(item.profile == Profile(-(-1000 // len(drawn)), 0) for item in drawn)
-    assert {item.found.name for item in drawn} == names
+    assert {item.implementation.name for item in drawn} == names
     for kind in ("properties", "benchmark"):
-        assert sorted(item.found.name for item in items if item.kind == kind) == sorted(names)
+        assert sorted(item.implementation.name for item in items if item.kind == kind) == sorted(names)
     ids = [f"{item.kind}-{item}" for item in items]
     assert len(set(ids)) == len(ids)
 

@@ -33,23 +33,23 @@ class BenchmarkItem(NamedCaseItem):
     kind = "benchmark"
 
     def fill(self, row: Row) -> None:
-        check_not_refused(self.found, self.case)
+        check_not_refused(self.implementation, self.case)
         freeze_living()
         threads, clock = ThreadGuard(), clocks.for_device(self.case.device)
         with self.session.lock.shared():
             baselines, notes = self.baselines()
             pool, names = InputPool(self.case), [one.name for one in baselines]
-        self.session.process.set_current_work(self.found.name, self.case, names, is_timed=True)
+        self.session.process.set_current_work(self.implementation.name, self.case, names, is_timed=True)
         with self.session.lock.exclusive():
             alone = [Arm(one, pool, threads=threads) for one in baselines]
             probe, replay_probe = BaselineProbe(alone, clock, self.session.options.budget), self._replay_probe(alone)
             del alone
-        self.session.process.set_current_work(self.found.name, self.case)
+        self.session.process.set_current_work(self.implementation.name, self.case)
         with self._global_state_unchanged():
             candidate = self.verified(row)
             self._verify_first(candidate)
             cost_bounds.checked(candidate)
-        self.session.process.set_current_work(self.found.name, self.case, names, is_timed=True)
+        self.session.process.set_current_work(self.implementation.name, self.case, names, is_timed=True)
         arms = [Arm(one, pool, threads=threads) for one in (candidate, *baselines)]
         called, replayed = TimingColumn(arms, clock, self.session.confidence, probe), None
         with self.session.lock.exclusive():
@@ -76,18 +76,18 @@ class BenchmarkItem(NamedCaseItem):
 
     def _built_and_compared(self) -> tuple[Candidate, list[TensorCheck]]:
         """What times something when it is built has the machine alone for that."""
-        if not self.found.cls.times_in_build:
+        if not self.implementation.cls.times_in_build:
             return super()._built_and_compared()
-        check_not_refused(self.found, self.case)
+        check_not_refused(self.implementation, self.case)
         with self.session.lock.exclusive():
             with turn():
-                candidate = Candidate.build(self.found.name, self.found.cls, self.case)
+                candidate = Candidate.build(self.implementation.name, self.implementation.cls, self.case)
             with self.session.lock.shared():
                 return candidate, candidate.verify()
 
     def baselines(self) -> tuple[list[Candidate], list[str]]:
         """The baselines of the candidate; and the reasons why others are absent."""
-        return self.session.baselines(self.found, self.case)
+        return self.session.baselines(self.implementation, self.case)
 
     @property
     def pairs(self) -> int:
@@ -154,7 +154,7 @@ class BenchmarkItem(NamedCaseItem):
 
     def _check_right(self, calls: str, comparisons: list[TensorCheck]) -> None:
         by_tensor = {one.tensor: one for one in reversed(comparisons) if one.status == "failed"}  # of several calls the worst
-        if message := failed_tensors(self.found.name, self.case, [*by_tensor.values()][::-1]):
+        if message := failed_tensors(self.implementation.name, self.case, [*by_tensor.values()][::-1]):
             raise CheckFailed(f"{calls} returned a wrong result\n{message}")
 
 
@@ -171,10 +171,10 @@ class AATestItem(BenchmarkItem):
         except (SkipCheck, Unsupported):
             raise
         except RAISED as error:
-            raise SkipCheck(f"{self.found.name} cannot be timed: {type(error).__name__}") from error
+            raise SkipCheck(f"{self.implementation.name} cannot be timed: {type(error).__name__}") from error
 
     def baselines(self) -> tuple[list[Candidate], list[str]]:
-        return [build_and_compare(self.found, self.case)[0]], []
+        return [build_and_compare(self.implementation, self.case)[0]], []
 
     @property
     def pairs(self) -> int:

@@ -39,7 +39,7 @@ class _AroundCase(CheckItem):
     _failures: dict[str, list[CheckFailed]] = field(default_factory=dict, compare=False)  # by kind
 
     def __str__(self) -> str:
-        return f"{self.found.name}-{self.case if self.is_fixed else self._label}"
+        return f"{self.implementation.name}-{self.case if self.is_fixed else self._label}"
 
     @property
     def _label(self) -> str:
@@ -60,8 +60,8 @@ class _AroundCase(CheckItem):
         """The command that draws the cases once more, or repeats one of them."""
         if case or self.is_fixed:
             return super().rerun(case, False, earlier)
-        name, device = self.found.name, self.case.device
-        extra = f"{self.session.locator_options(self.found, False)} --ecornn-profile {self.session.options.profile}"
+        name, device = self.implementation.name, self.case.device
+        extra = f"{self.session.locator_options(self.implementation, False)} --ecornn-profile {self.session.options.profile}"
         extra += f" --ecornn-device {device}" if device != "cpu" else ""
         extra += " --ecornn-all-failures" if self.session.options.all_failures else ""
         return f"pytest --ecornn-verify --ecornn-only {name} -k {shlex.quote(f'{self.test} and {name}-{self._label}')}{extra}"
@@ -75,7 +75,7 @@ class _AroundCase(CheckItem):
             with self.attributed_to(refusal.case):
                 raise refusal.error from None
         except AssertionError as error:
-            raise CheckFailed(f"{self.found.name}: {error}") from error
+            raise CheckFailed(f"{self.implementation.name}: {error}") from error
 
     def note(self, kind: str, failure: CheckFailed) -> None:
         """Raises the failure, or keeps it where all of the row's are asked for."""
@@ -89,7 +89,7 @@ class _AroundCase(CheckItem):
             return
         cases = {str(failure.case) for failures in self._failures.values() for failure in failures}
         kinds, of = count(len(self._failures), "kind"), count(row.examples, "case")
-        lines = [f"{self.found.name}: {kinds} of failures, on {len(cases)} of {of}"]
+        lines = [f"{self.implementation.name}: {kinds} of failures, on {len(cases)} of {of}"]
         for failures in self._failures.values():
             first, *others = sorted(failures, key=lambda failure: len(str(failure.case)))
             lines += [str(first), *([f"  and on {len(others)} more, as {others[0].case}"] if others else [])]
@@ -113,18 +113,20 @@ class DrawnItem(_AroundCase):
         def check(case: Case) -> list[TensorCheck]:
             try:
                 with self.session.lock.shared(), self.attributed_to(case):
-                    _, comparisons = build_and_compare(self.found, case)
+                    _, comparisons = build_and_compare(self.implementation, case)
             except CheckFailed as failure:
                 self.note(str(failure).replace(str(case), ""), failure)
                 return []
-            if message := failed_tensors(self.found.name, case, comparisons):
+            if message := failed_tensors(self.implementation.name, case, comparisons):
                 wrong = [one.tensor.partition("_l")[0] for one in comparisons if one.status == "failed"]
                 self.note(" ".join(wrong), WrongCase(message, case))
             return comparisons
 
         try:
             with self.drawing():
-                run_drawn_cases(self.found, self.case, self.profile, check, row, self.number, self.session.options.seed)
+                run_drawn_cases(
+                    self.implementation, self.case, self.profile, check, row, self.number, self.session.options.seed
+                )
         except CheckFailed:
             self.raise_noted(row)
             raise
@@ -143,7 +145,7 @@ class PropertyItem(_AroundCase):
             self._check_fixed(row)
             return
         with self.drawing():
-            search = CaseSearch(self.found, self.case, row, SIZES, self.number)
+            search = CaseSearch(self.implementation, self.case, row, SIZES, self.number)
             search.run(EXAMPLES[self.session.options.profile], lambda case: self._check(case, row))
             search.run_corners(lambda case: self._check(case, row), property_corners)
         self.raise_noted(row)
@@ -151,7 +153,7 @@ class PropertyItem(_AroundCase):
 
     def _check_fixed(self, row: Row) -> None:
         self.check_not_fatal()
-        check_not_refused(self.found, self.case)
+        check_not_refused(self.implementation, self.case)
         self._check(self.case, row, TIMED_REPEATS if self.session.options.bench else FIXED_REPEATS)
         self.raise_noted(row)
 
@@ -161,7 +163,7 @@ class PropertyItem(_AroundCase):
         with self.session.lock.shared():
             try:
                 with self.attributed_to(case):
-                    subject = PropertyContext(self.found.cls, case, repeats)
+                    subject = PropertyContext(self.implementation.cls, case, repeats)
             except CheckFailed as failure:
                 self.note(str(failure).replace(str(case), ""), failure)
             else:
@@ -174,7 +176,7 @@ class PropertyItem(_AroundCase):
 
     def _check_one(self, subject: PropertyContext, one: properties.Property) -> dict[str, str]:
         """As `properties.check` returns. An error is told with the property and the layer that it was checked by."""
-        name, case = self.found.name, subject.case
+        name, case = self.implementation.name, subject.case
         try:
             with self.attributed_to(case, properties.PropertyViolation):
                 return properties.check(subject, [one])
@@ -201,17 +203,17 @@ class PropertyItem(_AroundCase):
         return failure
 
     def _nearer_cause(self, case: Case, broken: properties.Property) -> str:
-        name = self.found.name
-        nearer = properties.nearer_cause(PropertyContext(self.found.cls, case), broken)
+        name = self.implementation.name
+        nearer = properties.nearer_cause(PropertyContext(self.implementation.cls, case), broken)
         is_unwritten = nearer is not None and nearer.property.name == "written"
-        wrong = "" if is_unwritten else failed_tensors(name, case, build_and_compare(self.found, case)[1])
+        wrong = "" if is_unwritten else failed_tensors(name, case, build_and_compare(self.implementation, case)[1])
         return wrong or (f"{name} on {case}: {nearer}" if nearer and nearer.property.name != broken.name else "")
 
-    def is_wrong(self, found: ImplementationInfo, case: Case) -> bool:
+    def is_wrong(self, implementation: ImplementationInfo, case: Case) -> bool:
         """Whether a property fails: after a failure, that one."""
-        check_not_refused(found, case)
+        check_not_refused(implementation, case)
         try:
-            properties.check(PropertyContext(found.cls, case), self._broken or properties.PROPERTIES)
+            properties.check(PropertyContext(implementation.cls, case), self._broken or properties.PROPERTIES)
         except properties.PropertyViolation:
             return True
         return False

@@ -66,13 +66,13 @@ class ItemSession(Protocol):
     @property
     def support(self) -> ItemSupport: ...
     @property
-    def found(self) -> Mapping[str, ImplementationInfo]: ...
+    def implementations(self) -> Mapping[str, ImplementationInfo]: ...
     @property
     def finished(self) -> Mapping[tuple[str, str, str], Row]: ...
     @property
     def confidence(self) -> float: ...
-    def locator_options(self, found: ImplementationInfo, is_timed: bool) -> str: ...
-    def baselines(self, found: ImplementationInfo, case: Case) -> tuple[list[Candidate], list[str]]: ...
+    def locator_options(self, implementation: ImplementationInfo, is_timed: bool) -> str: ...
+    def baselines(self, implementation: ImplementationInfo, case: Case) -> tuple[list[Candidate], list[str]]: ...
     def ceilings(self, device: str) -> Ceilings: ...
     def remeasured_ceilings(self, device: str) -> Ceilings: ...
 
@@ -84,12 +84,12 @@ class NotRun(CheckFailed):
 @dataclass(frozen=True)
 class CheckItem:
     session: ItemSession
-    found: ImplementationInfo
+    implementation: ImplementationInfo
     case: Case
     kind = "fixed"
 
     def __str__(self) -> str:
-        return f"{self.found.name}-{self.case}"
+        return f"{self.implementation.name}-{self.case}"
 
     @property
     def is_drawn(self) -> bool:
@@ -99,7 +99,7 @@ class CheckItem:
     @property
     def refusal(self) -> str:
         """Why the implementation runs none of its cases, as it said before the first row; empty where it runs some."""
-        return self.session.support.refusal(self.found, self.case, self.is_drawn)
+        return self.session.support.refusal(self.implementation, self.case, self.is_drawn)
 
     def run(self) -> Row:
         """The finished row. Ends the test by pytest.skip or pytest.fail where the row is skipped or failed."""
@@ -116,9 +116,9 @@ class CheckItem:
         return self.session.finished.get(empty.key) or self._run(empty)
 
     def empty_row(self) -> Row:
-        case, kind = self.case, self.found.cls
+        case, kind = self.case, self.implementation.cls
         return Row(
-            self.kind, self.found.name, str(case), case.cell, case.dtype, case.device, case.mode, status="passed",
+            self.kind, self.implementation.name, str(case), case.cell, case.dtype, case.device, case.mode, status="passed",
             deterministic=kind.deterministic, **{name: getattr(kind, name) for name in Declared._fields},
         )  # fmt: skip
 
@@ -131,9 +131,9 @@ class CheckItem:
         return row
 
     def _skip(self, row: Row, reason: object) -> None:
-        is_required = self.found.name in self.session.options.require
+        is_required = self.implementation.name in self.session.options.require
         row.status = "failed" if is_required else "skipped"
-        row.reason = f"{self.found.name} is required, but skipped: {reason}" if is_required else str(reason)
+        row.reason = f"{self.implementation.name} is required, but skipped: {reason}" if is_required else str(reason)
 
     def _run(self, row: Row) -> Row:
         start, exits, tools = time.perf_counter(), ExitGuard(), MonkeypatchGuard()
@@ -145,7 +145,7 @@ class CheckItem:
                 self.attributed_to(self.case),
                 self._settings_put_back(),
                 tools,
-                IntrospectionGuard(self.found.path) as asking,
+                IntrospectionGuard(self.implementation.path) as asking,
                 exits,
             ):
                 self.fill(row)
@@ -153,7 +153,7 @@ class CheckItem:
                 raise self.failure(f"expected a result or Unsupported, but {call} was called")
             for change in tools.changes:
                 raise self.failure(change)
-            for asked in asking.found:
+            for asked in asking.accesses:
                 raise self.failure(f"expected it to use its arguments alone, but it asked for {asked}")
         except (SkipCheck, Unsupported) as reason:
             self._skip(row, reason)
@@ -185,29 +185,26 @@ class CheckItem:
         if not isinstance(failure, WrongCase) or not isinstance(case, Case) or process.words.is_timed:
             return failure
         with self.session.lock.shared():
-            if variation := describe_variation(self.found, case, self.is_wrong):
-                return CheckFailed(f"{self.found.name} on {case}: {variation}\n{failure}", case)
-            earlier = needed_cases(self.found, case, list(process.cases[self.found.name]), self.is_wrong)
+            if variation := describe_variation(self.implementation, case, self.is_wrong):
+                return CheckFailed(f"{self.implementation.name} on {case}: {variation}\n{failure}", case)
+            earlier = needed_cases(self.implementation, case, list(process.cases[self.implementation.name]), self.is_wrong)
         return CheckFailed(str(failure), case, earlier=earlier)
 
-    def is_wrong(self, found: ImplementationInfo, case: Case) -> bool:
+    def is_wrong(self, implementation: ImplementationInfo, case: Case) -> bool:
         """Whether the implementation, or a copy of its modules, fails on a case by what the row checks. Raises what it does."""
-        _, comparisons = build_and_compare(found, case)
+        _, comparisons = build_and_compare(implementation, case)
         return any(comparison.status == "failed" for comparison in comparisons)
 
     def rerun(self, case: Case | str = "", is_timed: bool = False, earlier: Sequence[Case] = ()) -> str:
         """The command that repeats the row, or what it did on one case after others."""
-        cases, extra = [*earlier, case or self.case], self.session.locator_options(self.found, is_timed)
-        return rerun_command(self.found.name, cases, extra, is_timed=is_timed)
+        cases, extra = [*earlier, case or self.case], self.session.locator_options(self.implementation, is_timed)
+        return rerun_command(self.implementation.name, cases, extra, is_timed=is_timed)
 
     def _check_device(self) -> None:
         if self.case.device.startswith("cuda") and not torch.cuda.is_available():
             raise SkipCheck(NO_CUDA)
         if lost := faults.sticky_cuda_error(self.case.device):
-            raise NotRun(
-                f"{self.found.name} on {self.case}: was not run, because an earlier row has poisoned the CUDA context: {lost}; "
-                "with --ecornn-isolate a new process runs what comes after such a row"
-            )
+            raise self._not_run(f"because an earlier row has poisoned the CUDA context: {lost}")
 
     def _check_kernels(self) -> None:
         """Raises NotRun where an earlier row has left a kernel of its own in place of torch's."""
@@ -216,11 +213,12 @@ class CheckItem:
             return
         gc.collect()  # with the layer its library may end
         for change in changed.changes():
-            raise NotRun(
-                f"{self.found.name} on {self.case}: was not run, because of an earlier row: {change}; "
-                "with --ecornn-isolate a new process runs what comes after such a row"
-            )
+            raise self._not_run(f"because of an earlier row: {change}")
         self.session.process.overrides = None
+
+    def _not_run(self, reason: str) -> NotRun:
+        isolated = "with --ecornn-isolate a new process runs what comes after such a row"
+        return NotRun(f"{self.implementation.name} on {self.case}: was not run, {reason}; {isolated}")
 
     def _note_kernels(self, row: Row, tools: MonkeypatchGuard) -> None:
         """Says what a failed row leaves in place of torch's kernels: no row after it may be blamed."""
@@ -257,7 +255,7 @@ class CheckItem:
         """
         process = self.session.process
         passing: tuple[type[Exception], ...] = (CheckFailed, SkipCheck, Unsupported, *verdicts)
-        process.set_current_work(self.found.name, case)
+        process.set_current_work(self.implementation.name, case)
         try:
             is_gpu = case.device.startswith("cuda")
             with raised_as_error(), skips_as_unsupported(), fp32_precision("rnn", cudnn_precision(case) if is_gpu else None):
@@ -265,29 +263,29 @@ class CheckItem:
         except passing:
             raise
         except WrongResult as wrong:
-            raise WrongCase(f"{self.found.name} on {case}: {wrong}", case) from wrong
+            raise WrongCase(f"{self.implementation.name} on {case}: {wrong}", case) from wrong
         except RAISED as error:
             if not (fault := faults.unrecoverable_reason(error, case.device)):
-                kind = CheckFailed if is_of_harness(self.found, error, self._beside()) else WrongCase
-                raise kind(describe_error(self.found, case, error, self._beside()), case) from error
+                kind = CheckFailed if is_of_harness(self.implementation, error, self._beside()) else WrongCase
+                raise kind(describe_error(self.implementation, case, error, self._beside()), case) from error
             if faults.is_out_of_memory(error) and process.is_replaceable:
                 memory.remove_memory_limit()  # reporting needs a little
                 if not process.is_fresh:
                     process.stop(is_again=True)  # earlier rows' memory may be what it lacked
-            raise UnrecoverableError(f"{self.found.name} on {case}: {fault}") from error
+            raise UnrecoverableError(f"{self.implementation.name} on {case}: {fault}") from error
 
     def _beside(self) -> list[ImplementationInfo]:
         """The baselines that the row takes turns with now."""
-        names, found = self.session.process.words.beside.split(" and "), self.session.found
-        return [found[name] for name in names if name in found]
+        names, known = self.session.process.words.beside.split(" and "), self.session.implementations
+        return [known[name] for name in names if name in known]
 
     def check_not_fatal(self) -> None:
         """Raises Failure where the case has ended a process of this run before."""
-        if end := self.session.process.fatal.get(f"{self.found.name}-{self.case}"):
+        if end := self.session.process.fatal.get(f"{self.implementation.name}-{self.case}"):
             raise self.failure(f"{end}, in another row; it was not run again")
 
     def failure(self, what: str) -> CheckFailed:
-        return CheckFailed(f"{self.found.name} on {self.case}: {what}")
+        return CheckFailed(f"{self.implementation.name} on {self.case}: {what}")
 
 
 class NamedCaseItem(CheckItem):
@@ -298,34 +296,36 @@ class NamedCaseItem(CheckItem):
         row.notes = candidate.implementation.notes()
 
     def verified(self, row: Row) -> Candidate:
-        """The implementation built and found right; its errors go into the row. The machine is not locked yet."""
+        """The implementation built and proven right; its errors go into the row. The machine is not locked yet."""
         self.check_not_fatal()
         candidate, comparisons = self._built_and_compared()
         record(row, comparisons)
         record_declared(row, candidate.implementation)
-        if message := failed_tensors(self.found.name, self.case, comparisons):
+        if message := failed_tensors(self.implementation.name, self.case, comparisons):
             raise WrongCase(message, self.case)
         if comparisons[0].status != "passed":
-            raise CheckFailed(f"nothing is proven of {self.found.name} on {self.case}: {comparisons[0].message}")
+            raise CheckFailed(f"nothing is proven of {self.implementation.name} on {self.case}: {comparisons[0].message}")
         return candidate
 
     def _built_and_compared(self) -> tuple[Candidate, list[TensorCheck]]:
         with self.session.lock.shared():
-            return build_and_compare(self.found, self.case, fewest_runs=1)
+            return build_and_compare(self.implementation, self.case, fewest_runs=1)
 
 
-def check_not_refused(found: ImplementationInfo, case: Case) -> None:
+def check_not_refused(implementation: ImplementationInfo, case: Case) -> None:
     """Raises Skip where the implementation says that it will not run the case."""
     with ambient.random_states_restored():
-        reason = found.cls().refusal(case)
+        reason = implementation.cls().refusal(case)
     if reason:
         raise SkipCheck(reason)
 
 
-def build_and_compare(found: ImplementationInfo, case: Case, fewest_runs: int = 0) -> tuple[Candidate, list[TensorCheck]]:
+def build_and_compare(
+    implementation: ImplementationInfo, case: Case, fewest_runs: int = 0
+) -> tuple[Candidate, list[TensorCheck]]:
     """Builds a candidate and compares its results, as `ReferenceResult.compare`. Raises Skip as `check_not_refused`."""
-    check_not_refused(found, case)
-    candidate = Candidate.build(found.name, found.cls, case)
+    check_not_refused(implementation, case)
+    candidate = Candidate.build(implementation.name, implementation.cls, case)
     return candidate, candidate.verify(fewest_runs)
 
 

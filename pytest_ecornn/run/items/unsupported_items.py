@@ -48,14 +48,14 @@ class Grouping:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        selected = Counter(row.found.name for item in items if (row := row_item(item)) and row.kind != "control")
+        selected = Counter(row.implementation.name for item in items if (row := row_item(item)) and row.kind != "control")
         supported, unsupported = list[pytest.Item](), dict[str, list[tuple[pytest.Item, Row]]]()
         for item in items:
             row = row_item(item)
             if row is None or not (reason := row.refusal):
                 supported.append(item)
             else:
-                unsupported.setdefault(row.found.name, []).append((item, row.skipped_row(reason)))
+                unsupported.setdefault(row.implementation.name, []).append((item, row.skipped_row(reason)))
         groups = (_grouped(name, members, selected[name]) for name, members in sorted(unsupported.items()))
         items[:] = [*supported, *groups]
 

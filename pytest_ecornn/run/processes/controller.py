@@ -76,10 +76,10 @@ class XdistController:
         if words.rerun or self._is_interrupted:
             return False
         end = words.end or self._exit_of(node, left)
-        if culprit := self._session.found.get(words.implementation):
+        if culprit := self._session.implementations.get(words.implementation):
             end += left.crash_location(culprit.path)
         self._fatal[f"{words.implementation}-{words.case}"] = end
-        if words.implementation not in ("", item.found.name):
+        if words.implementation not in ("", item.implementation.name):
             return False
         self._lost[nodeid] = self._reason(item, words, end)
         return True
@@ -96,7 +96,7 @@ class XdistController:
     def _reason(self, item: CheckItem, words: CurrentWork, end: str) -> str:
         case = words.case or str(item.case)
         end += f", while it took turns with {words.beside}" if words.beside else ""
-        return f"{item.found.name} on {case}: {end}\nagain: {item.rerun(case, words.is_timed)} --ecornn-isolate"
+        return f"{item.implementation.name} on {case}: {end}\nagain: {item.rerun(case, words.is_timed)} --ecornn-isolate"
 
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
         if (reason := self._lost.get(crashitem)) and (item := self._session.item(crashitem)):

@@ -229,7 +229,7 @@ class IntrospectionGuard:
     """
 
     def __init__(self, source: Path):
-        self.found: list[str] = []
+        self.accesses: list[str] = []
         self._owns = cache(lambda file: owns(source, Path(file)))
 
     def __enter__(self) -> IntrospectionGuard:
@@ -245,8 +245,8 @@ class IntrospectionGuard:
         return self._owns(frame.f_code.co_filename)
 
     def note(self, what: str) -> None:
-        if what not in self.found:
-            self.found.append(what)
+        if what not in self.accesses:
+            self.accesses.append(what)
 
 
 _asking: list[IntrospectionGuard] = []

@@ -26,11 +26,13 @@ def lost_node(cores: int = 8, gpus: int = 0, sharers: int = 2) -> Any:
 @pytest.fixture
 def controller(tmp_path: Any) -> ClusterController:
     options = SimpleNamespace(timeout=5.0, memory_bytes=None, bench=False)
-    found = SimpleNamespace(name="mine", path=tmp_path / "mine.py")
+    implementation = SimpleNamespace(name="mine", path=tmp_path / "mine.py")
     item = SimpleNamespace(
-        found=found, case=samples.CASE, rerun=lambda case, timed: rerun_command("mine", [case], is_timed=timed)
+        implementation=implementation,
+        case=samples.CASE,
+        rerun=lambda case, timed: rerun_command("mine", [case], is_timed=timed),
     )
-    session = SimpleNamespace(shared_folder=tmp_path, options=options, found={}, item=lambda nodeid: item)
+    session = SimpleNamespace(shared_folder=tmp_path, options=options, implementations={}, item=lambda nodeid: item)
     return ClusterController(session)  # type: ignore[arg-type]
 
 

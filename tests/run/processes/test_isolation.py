@@ -187,14 +187,14 @@ NODE = f"suites/test_benchmark.py::test_benchmark[mine-{samples.CASE}]"
 @pytest.fixture
 def controller(tmp_path: Path) -> XdistController:
     options = SimpleNamespace(timeout=5.0, memory_bytes=None)
-    found = SimpleNamespace(name="mine", path=tmp_path / "mine.py")
+    implementation = SimpleNamespace(name="mine", path=tmp_path / "mine.py")
     item = SimpleNamespace(
-        found=found,
+        implementation=implementation,
         case=samples.CASE,
         rerun=lambda case, timed: rerun_command("mine", [case], is_timed=timed),
         empty_row=lambda: SimpleNamespace(as_dict=dict),
     )
-    session = SimpleNamespace(shared_folder=tmp_path, options=options, found={}, item=lambda nodeid: item)
+    session = SimpleNamespace(shared_folder=tmp_path, options=options, implementations={}, item=lambda nodeid: item)
     return XdistController(session)  # type: ignore[arg-type]
 
 
