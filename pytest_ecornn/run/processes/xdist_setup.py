@@ -36,7 +36,10 @@ def configure_isolation(config: pytest.Config) -> None:
 
 def configure_gpu_run(config: pytest.Config) -> None:
     """Makes `-n auto` the default of a run on a GPU."""
-    if hasattr(config, "workerinput") or not config.pluginmanager.hasplugin("xdist"):
+    if hasattr(config, "workerinput"):
+        config.option.benchmark_disable = True  # as it is anyway; else each worker warns of that
+        return
+    if not config.pluginmanager.hasplugin("xdist"):
         return
     restart_workers(config)
     if not _may_have_workers(config):

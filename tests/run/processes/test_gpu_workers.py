@@ -132,11 +132,12 @@ def test_what_the_user_has_chosen_stays(options: dict[str, Any]) -> None:
     assert config.option.numprocesses == options.get("numprocesses")
 
 
-def test_a_worker_of_a_run_on_a_gpu_starts_none() -> None:
+def test_a_worker_of_a_run_on_a_gpu_starts_none_and_says_nothing_of_pytest_benchmark() -> None:
     config = configuration()
     config.workerinput = {"workerid": "gw0"}
     configure_gpu_run(config)
     assert config.option.numprocesses is None
+    assert config.option.benchmark_disable
 
 
 def test_one_process_does_what_one_worker_would(monkeypatch: pytest.MonkeyPatch) -> None:
