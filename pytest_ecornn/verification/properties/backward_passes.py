@@ -42,15 +42,20 @@ def calls_interleaved(subject: PropertyContext) -> str:
 
 
 def backward_twice(subject: PropertyContext) -> str:
-    """The graph is retained; the first pass's gradients are looked at again after the others, of which one has its own."""
+    """The graph is retained while another call is made, whose tensors saved for backward must be its own.
+
+    The first pass's gradients are looked at again after the others, of which one has its own incoming gradients.
+    """
     needs_training(subject)
     made = GraphCall(subject.layer, Call(subject.problem))
     first = made.gradients(is_retained=True)
     copies = copy_tensors(first)
     if message := check_allclose(subject, subject.whole, first):
         return labelled(message, "a backward pass whose graph is retained")
+    between = GraphCall(subject.layer, Call(subject.other_problem))
     if message := check_allclose(subject, copies, made.gradients(is_retained=True)):
-        return labelled(message, "a second backward pass over the same graph")
+        return labelled(message, "a second backward pass over the same graph, after another call")
+    del between
     problem = replace(subject.problem, output_gradients=tuple(weight.flip(-1) for weight in subject.problem.output_gradients))
     wanted = GraphCall(subject.layer, Call(problem)).gradients()
     got = made.gradients(problem.output_gradients)
