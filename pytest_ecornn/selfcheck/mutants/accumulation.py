@@ -55,7 +55,7 @@ _ROOMS = 2
 _ring: list[Tensors] = []
 
 
-@mutant("property: layers_apart")
+@mutant("property: layers_apart or backward_twice")
 class SavedInARingOfAll(Recomputed):
     """What forward saves lies in two workspaces that take turns among all layers: enough for two calls, not for two each."""
 

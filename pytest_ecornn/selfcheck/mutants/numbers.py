@@ -155,7 +155,7 @@ class PatternOfFirstValues(Loop):
         return found if pattern is None else found | {"weight_hh": found["weight_hh"] * pattern}
 
 
-@mutant("equivalence: output", cell="gru")
+@mutant("equivalence: output or grad weight_ih", cell="gru")
 class EmptyRowWithoutBias(Loop):
     """A row of pruned weights without an element is left out, and with it its bias, in layers of 8 units or more."""
 
