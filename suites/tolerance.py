@@ -121,8 +121,8 @@ def _add(
     subnormal, valid = finfo.smallest_normal * finfo.eps, wanted.valid(one.tensor)
     found = comparison.errors(values, reference, where, valid, subnormal, tensors[one.tensor].dtype)
     for label, error in found.items():
-        own = yard.get(label, comparison.Error(0.0, 0.0, 1))
-        floors = comparison.limits(case, one.tensor, comparison.Error(0.0, 0.0, 1), error)
+        own = yard.get(label, comparison.NO_ERROR)
+        floors = comparison.limits(case, one.tensor, comparison.NO_ERROR, error)
         tally.needed_rms.append(_factor(error.rms - floors.rms, own.rms))
         tally.needed_maximum.append(_factor(error.maximum - floors.maximum, own.maximum))
         limits = comparison.limits(case, one.tensor, own, error)

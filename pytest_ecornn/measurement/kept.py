@@ -208,11 +208,8 @@ class SpotChecks:
         by_share = sorted(zip(shares, calls, strict=True), key=lambda pair: -pair[0])
         suspicious = [call for share, call in by_share[: spot_check.MOST_DOUBTS] if share > 1]
         suspicious += [call for call in heapq.nlargest(_IN_FULL, self._calls) if call not in suspicious]
-        return [one for call in suspicious for one in self._judged(call, declared)]
-
-    @staticmethod
-    def _judged(call: KeptCall, declared: Declared) -> list[TensorCheck]:
-        return ReferenceResult(call.prepared.problem()).compare(call.tensors, declared, fewest_runs=0)
+        references = ((ReferenceResult(call.prepared.problem()), call.tensors) for call in suspicious)
+        return [check for reference, tensors in references for check in reference.compare(tensors, declared, fewest_runs=0)]
 
 
 def _change(call: KeptCall) -> float:

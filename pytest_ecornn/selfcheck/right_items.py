@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, replace
-from functools import cache
 from math import ceil
 from random import Random
 
@@ -38,7 +37,7 @@ class FalseAlarmItem(DrawnItem):
 
 def right_items(seed: int, num_cases: int) -> list[CheckItem]:
     """Drawn cases, at least so many in all; and of each implementation the properties and a timed row of one cell and dtype."""
-    implementations = {implementation: supported(implementation) for implementation in right_implementations()}
+    implementations = right_implementations()
     drawn_items = [
         (implementation, base)
         for implementation, bases in implementations.items()
@@ -60,16 +59,13 @@ def right_items(seed: int, num_cases: int) -> list[CheckItem]:
     return items
 
 
-def right_implementations() -> list[ImplementationInfo]:
-    """The right implementations, which run on a CPU; the layers of `correct/` last."""
+def right_implementations() -> dict[ImplementationInfo, list[Case]]:
+    """The right implementations, which run on a CPU, and what they have `supported`; the layers of `correct/` last."""
     every = discovery.discover(map(planting.own_file, planting.layers(planting.CORRECT))).values()
-    return sorted(
-        (implementation for implementation in every if supported(implementation)),
-        key=lambda implementation: bool(implementation.cli_option),
-    )
+    in_order = sorted(every, key=lambda implementation: bool(implementation.cli_option))
+    return {implementation: bases for implementation in in_order if (bases := supported(implementation))}
 
 
-@cache
 def supported(implementation: ImplementationInfo) -> list[Case]:
     """The cases around which others may be drawn: one a cell and dtype."""
     bases = [Case(cell=cell, dtype=dtype, steps=4, batch=2, hidden_size=8) for cell in cells.names() for dtype in DTYPES]

@@ -55,6 +55,9 @@ class Error:
     shares: Shares = EXACT
 
 
+NO_ERROR = Error(0.0, 0.0, 1)
+
+
 @dataclass(frozen=True)
 class TensorCheck:
     """The verdict on one tensor. status: passed, failed or uninformative; `share` is the worst error over its limit."""
@@ -218,7 +221,7 @@ def check_tensor(
         return TensorCheck(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
     assert actual is not None
     values = to_float64(actual, reference.device)
-    whole = limits(case, tensor, yardstick.get("", Error(0.0, 0.0, 1)), Error(0.0, 0.0, reference.numel())).maximum
+    whole = limits(case, tensor, yardstick.get("", NO_ERROR), Error(0.0, 0.0, reference.numel())).maximum
     if problem := non_finite_problem(case, values, reference, whole) or zero_problem(values, valid):
         return TensorCheck(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
     finfo = torch.finfo(dtype)
@@ -229,7 +232,7 @@ def check_tensor(
     share, label, position = max(
         (measure / most, label, position)
         for label, error in found.items()
-        for allowed in [limits(case, tensor, yardstick.get(label, Error(0.0, 0.0, 1)), error)]
+        for allowed in [limits(case, tensor, yardstick.get(label, NO_ERROR), error)]
         for position, (measure, most) in enumerate(zip(measures(error), allowed, strict=True))
     )
     message = ""
@@ -268,7 +271,7 @@ def _worst_place(wrong: Array, where: Slices, label: str) -> tuple[int, ...]:
 
 
 def _failure_text(case: Case, tensor: str, label: str, error: Error, yard: Error | None, measure: int) -> str:
-    yard = yard or Error(0.0, 0.0, 1)
+    yard = yard or NO_ERROR
     allowed = limits(case, tensor, yard, error)[measure]
     position = f"{tensor} ({label})" if label else tensor
     return (

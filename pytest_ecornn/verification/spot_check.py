@@ -61,7 +61,7 @@ def _limits(case: Case, declared: Declared) -> Mapping[str, float]:
     yards = own.baseline_errors(declared, yardstick.run_counts(own.tensors["output"].numel())[0])
     limits = {}
     for name, reference in own.tensors.items():
-        yard = yards[name].get("", Error(0.0, 0.0, 1))
+        yard = yards[name].get("", comparison.NO_ERROR)
         allowed = comparison.limits(case, name, yard, Error(0.0, 0.0, reference.numel())).maximum
         limits[name] = _SLACK * (allowed + yard.maximum)
     return limits

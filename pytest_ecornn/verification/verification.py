@@ -144,7 +144,7 @@ class ReferenceResult:
         return list(verdicts.values())
 
     def _judge(self, tensors: Tensors, declared: Declared, names: list[str], runs: int) -> dict[str, TensorCheck]:
-        yard = self.baseline_errors(declared, runs) if runs else {name: {"": Error(0.0, 0.0, 1)} for name in names}
+        yard = self.baseline_errors(declared, runs) if runs else {name: {"": comparison.NO_ERROR} for name in names}
         case = self.problem.case
         return {
             name: comparison.check_tensor(case, name, tensors.get(name), self.tensors[name], yard[name], self.valid(name))
