@@ -43,7 +43,7 @@ _WHOLE_REASONS = {
     "property": r": {} is broken: ",
     "timed call": r"^a timed call returned a wrong result",
     "first call": r"^the first call, whose time is published, returned a wrong result",
-    "unfinished": r"expected results finished when the call returns|^a timed call returned a wrong result",
+    "unfinished": r"expected results finished when the call returns|^a timed call returned a wrong result|leave alone, but",
     "overwritten": r"expected results that later calls leave alone",
     "moved": r"expected \w+ as it was, but a timed call has changed its memory",
     "threads": r"expected a call's work done when it returns",

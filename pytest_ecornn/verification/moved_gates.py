@@ -72,9 +72,9 @@ _DRAWN_AT_ONCE = 2**14
 class PerturbedActivations(TorchFunctionMode):
     """Within it, what sigmoid and its kin return in float32 is `error` times itself up, down, or as it is.
 
-    At least one unit in the last place, more where it `is_searching`; then what bends at 0 is moved as well, as far as
-    pre-activations of such `products` may be off. saves_values: what is saved for the backward pass is the values themselves,
-    not made of them by `saved_tensors_hooks`.
+    At least one unit in the last place, more where it `is_searching`. Then pre-activations are moved by units of their own too:
+    a large bias rounds off what it is added to. What bends at 0 is moved as far as pre-activations of such `products` may be
+    off. saves_values: the backward pass reads the values themselves, not what `saved_tensors_hooks` make of them.
     """
 
     def __init__(
@@ -101,6 +101,9 @@ class PerturbedActivations(TorchFunctionMode):
             return self._relu_is_active(args[0])
         if func not in _SLOPES:
             return func(*args, **(kwargs or {}))
+        if self._kink and args[0].dtype == torch.float32:
+            units = factors(args[0].shape, self._random, 0.0, self._units)
+            args = (args[0] * units.to(args[0].device), *args[1:])
         if func not in self._in_place:
             return PerturbedActivation.apply(args[0], self._move(func(args[0].detach())), _SLOPES[func])  # type: ignore[no-untyped-call]
         value = func(args[0])

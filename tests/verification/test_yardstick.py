@@ -37,6 +37,15 @@ def test_gates_moved_where_they_lie_give_what_moved_copies_do(case: str) -> None
         torch.testing.assert_close(in_place[name], tensor, rtol=0, atol=64 * eps if is_gradient else 0)
 
 
+def test_a_run_that_searches_moves_pre_activations_by_their_own_units() -> None:
+    """A sigmoid of -40 errs by 40 units where its argument errs by one."""
+    case, x, eps = Case.parse(CASES[0]), torch.full((1024,), -40.0), torch.finfo(torch.float32).eps
+    for is_searching, least, most in ((False, 0.5, 1.5), (True, 60.0, 84.0)):
+        with PerturbedActivations(case, 3, is_searching=is_searching):
+            moved = torch.sigmoid(x)
+        assert least * eps <= (moved / torch.sigmoid(x) - 1).abs().max() <= most * eps
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_permutation_is_undone(case: str) -> None:
     problem = contents.problem(Case.parse(case))
