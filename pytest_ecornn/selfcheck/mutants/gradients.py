@@ -128,7 +128,7 @@ class PassAReset(PackedLoop):
         return tuple(with_value(s, shown) for s, shown in zip(state, super().apply_reset(state, resets, t), strict=True))
 
 
-@mutant("equivalence: grad x", cell="rnn_relu")
+@mutant("equivalence: grad x or grad weight_ih", cell="rnn_relu")
 class ReluOpen(Loop):
     """relu lets the gradient through where it is shut."""
 
