@@ -38,12 +38,12 @@ _REASONS = {
     "form": r"expected (a tensor of shape|the tuple|the final state).*got",
     "required": r"must support .*, but says",
 }
-# The same where no tensor decides; `{}` is what follows a colon in the check's name, or one of several with " or " between.
+# The same where no tensor decides. " or " stands between several checks, or details: `{}` is one that follows a colon.
 _WHOLE_REASONS = {
     "property": r": {} is broken: ",
     "timed call": r"^a timed call returned a wrong result",
     "first call": r"^the first call, whose time is published, returned a wrong result",
-    "unfinished": r"expected results finished when the call returns|^a timed call returned a wrong result|leave alone, but",
+    "unfinished": r"expected results finished when the call returns|^a timed call returned a wrong result",
     "overwritten": r"expected results that later calls leave alone",
     "moved": r"expected \w+ as it was, but a timed call has changed its memory",
     "threads": r"expected a call's work done when it returns",
@@ -179,9 +179,9 @@ def is_caught(row: Row, caught_by: str) -> bool:
     if row.status != "failed":
         return False
     check, _, detail = caught_by.partition(": ")
-    if check in _WHOLE_REASONS:
+    if patterns := [_WHOLE_REASONS[name] for name in check.split(" or ") if name in _WHOLE_REASONS]:
         details = "|".join(map(re.escape, detail.split(" or ")))
-        return bool(re.search(_WHOLE_REASONS[check].replace("{}", f"({details})"), row.reason, re.MULTILINE))
+        return bool(re.search("|".join(patterns).replace("{}", f"({details})"), row.reason, re.MULTILINE))
     first = next((match for line in row.reason.splitlines() if (match := _TENSOR.match(line))), None)
     if caught_by in _REASONS:
         return bool(re.search(_REASONS[caught_by], first[0] if first else row.reason))
