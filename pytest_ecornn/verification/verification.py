@@ -138,7 +138,8 @@ class ReferenceResult:
         for runs in dict.fromkeys((fewest_runs, 1, *yardstick.run_counts(self.tensors["output"].numel()))):
             verdicts |= self._judge(tensors, declared, doubtful, runs)
             failed = {name: check for name, check in verdicts.items() if check.status == "failed"}
-            doubtful = [name for name, check in failed.items() if not runs or math.isfinite(check.share)]
+            largest = math.inf if runs < yardstick.MANY_RUNS else yardstick.DECIDED
+            doubtful = [name for name, check in failed.items() if not runs or check.share < largest]
             if not doubtful:
                 break
         return list(verdicts.values())
