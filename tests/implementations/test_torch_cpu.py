@@ -9,6 +9,7 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations import torch_cpu
 from pytest_ecornn.implementations.torch_cpu import TorchCpu
+from pytest_ecornn.verification.verification import Candidate
 
 CPU = torch.device("cpu")
 
@@ -18,6 +19,17 @@ def test_bfloat16_runs_only_where_onednn_has_it(has_avx512: bool, refusal: str |
     monkeypatch.setattr(torch_cpu, "_has_bfloat16_in_onednn", lambda: has_avx512)
     answer = TorchCpu().unsupported(Case.parse("lstm-T3-B2-H4-bfloat16-nobias"), CPU)
     assert answer is None if refusal is None else refusal in str(answer)
+
+
+def test_infinite_inputs_run_in_bfloat16_or_are_refused() -> None:
+    refused = {}
+    for inputs in (9, 10):
+        case = Case.parse(f"lstm-T6-B4-I{inputs}-H9-bfloat16-nobias-state-infinite_x")
+        refused[inputs] = TorchCpu().unsupported(case, CPU)
+        if not refused[inputs]:
+            comparisons = Candidate.build("torch_cpu", TorchCpu, case).verify()
+            assert [one.message for one in comparisons if one.status == "failed"] == []
+    assert not refused[10] or "needs AVX-512" in refused[10]
 
 
 def test_the_library_that_runs_bfloat16_is_onednn_or_the_case_is_refused() -> None:
