@@ -20,7 +20,6 @@ from pytest_ecornn.reporting.stored.join import join, missing_shards
 from pytest_ecornn.reporting.stored.load import load_report, report_path
 from pytest_ecornn.reporting.stored.schema import report_schema
 from pytest_ecornn.results import formatting
-from pytest_ecornn.suites.published import stored as published
 from pytest_ecornn.system import machine
 
 _REPORT: dict[str, Any] = {"type": Path, "metavar": "REPORT", "help": "a report.json, or the folder that holds it"}
@@ -46,8 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         return found
 
     joining = command("join", _join, "unites reports of runs on machines of one kind, such as those of all shards")
-    help_text = "a report.json, the JSON file of a published suite, or a folder that holds some"
-    joining.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help=help_text)
+    joining.add_argument("reports", nargs="+", **_REPORT)
     joining.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where the united report is written")
     help_text = "prints what a run's end has shown; of several reports the fastest of each case side by side"
     command("show", _show, help_text).add_argument("reports", nargs="+", **_REPORT)
@@ -70,27 +68,11 @@ def _console() -> Console:
 
 
 def _join(given: argparse.Namespace) -> int:
-    """Joins each report that the folders hold, and files given by name. Nothing is written unless all can be joined."""
-    of_suites: dict[str, list[Path]] = {}
-    for path in given.reports:
-        for name, file in published.report_files(path).items():
-            of_suites.setdefault(name, []).append(file)
-    paths = [report_path(one) for one in given.reports if not published.report_files(one) or report_path(one).is_file()]
-    of_runs = [path for path in paths if path.stem not in of_suites]
-    for path in of_runs:
-        if not path.exists():
-            names = ", ".join(f"{name}.json" for name in published.NAMES)
-            raise ReportError(f"{path}: cannot be read (No such file or directory); expected it, or one of {names}")
-    runs = join(of_runs) if of_runs else None
-    suites = {name: published.joined(name, files) for name, files in of_suites.items()}
-    if runs:
-        written = write_reports(given.output, *runs)
-        print(f"{len(runs[1])} rows of {formatting.count(len(of_runs), 'report')}: {', '.join(map(str, written))}")
-        if missing := missing_shards(runs[0]):
-            print(f"no report of shard {', '.join(missing)}", file=sys.stderr)
-    for name, suite in suites.items():
-        suite.write(given.output)
-        print(f"{formatting.count(len(of_suites[name]), 'report')} of {name}: {given.output / name}.md, .json")
+    run, rows = join([report_path(one) for one in given.reports])
+    written = write_reports(given.output, run, rows)
+    print(f"{len(rows)} rows of {formatting.count(len(given.reports), 'report')}: {', '.join(map(str, written))}")
+    if missing := missing_shards(run):
+        print(f"no report of shard {', '.join(missing)}", file=sys.stderr)
     return 0
 
 

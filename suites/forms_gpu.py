@@ -21,7 +21,7 @@ from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.nn.form_times import best_candidates, measure
 from pytest_ecornn.suites.on_cuda import exit_code
-from pytest_ecornn.suites.published.persistent_parts.persistent_steps import Shape
+from pytest_ecornn.suites.published.persistent_kernel_parts.persistent_steps import Shape
 
 SIZES = ((200, 32), (512, 64), (650, 32), (768, 16), (768, 112), (1024, 1), (1024, 8), (1024, 16), (1500, 20))
 PRECISIONS = (("float16", "ieee"), ("float32", "tf32"), ("float32", "ieee"))

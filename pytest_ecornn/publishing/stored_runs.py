@@ -54,24 +54,20 @@ class Source:
 
 @dataclass(frozen=True)
 class SuiteReport:
-    """The report of a published suite. path: of its JSON file. body: its page, as HTML."""
+    """The report of a published suite, or a page about a run's report. path: of its JSON file. body: its page, as HTML."""
 
+    name: str
     path: Path
     title: str
     body: Markup
     rows: list[Row]
 
-    @property
-    def name(self) -> str:
-        return self.path.stem
-
     @cached_property
     def source(self) -> Source:
-        why = "not verified" if stored_rows.is_selection(self.path) else "each ratio alone"
         head = stored_rows.load_json(self.path)
         machine = stored_rows.fingerprint(head)
         begun = _started(head, machine), str(machine.get("commit") or "")
-        return Source(f"{self.name}.html", self.rows, self.path, begun, caveat=f"{self.name}: {why}")
+        return Source(f"{self.name}.html", self.rows, self.path, begun, caveat=f"{self.name}: not verified")
 
 
 @dataclass(frozen=True)
@@ -95,8 +91,10 @@ class StoredRun:
         own = []
         if found := self.report:
             begun = found.run.started, str(found.run.machine.get("commit") or "")
-            own = [Source(REPORT_PAGE, found.rows, self.location / REPORT_NAME, begun, standing.unproven(found.rows))]
-        return [*own, *(suite.source for suite in self.suites)]
+            alone = found.run.settings.get("ratios")
+            caveat = f"{self.name}: ratios {alone}" if alone else ""
+            own = [Source(REPORT_PAGE, found.rows, self.location / REPORT_NAME, begun, standing.unproven(found.rows), caveat)]
+        return [*own, *(suite.source for suite in self.suites if suite.path.name != REPORT_NAME)]
 
     @property
     def path(self) -> str:
@@ -106,7 +104,8 @@ class StoredRun:
     @property
     def files(self) -> list[Path]:
         """The JSON files that it was read from."""
-        return [*([self.location / REPORT_NAME] if self.report else []), *(suite.path for suite in self.suites)]
+        own = [self.location / REPORT_NAME] if self.report else []
+        return list(dict.fromkeys([*own, *(suite.path for suite in self.suites)]))
 
     @property
     def hardware(self) -> str:
@@ -157,9 +156,9 @@ def _run(machine: Path, folder: Path, refused: list[str]) -> Iterator[StoredRun]
             report = load_report(path)
         except ReportError as error:
             refused.append(str(error))
-    for suite in filter(_is_suite, sorted(folder.glob("*.json"))):
+    for name, suite in _suites(folder):
         try:
-            suites.append(SuiteReport(suite, *read_suite(suite), stored_rows.load(suite)))
+            suites.append(SuiteReport(name, suite, *read_suite(folder, name), stored_rows.load(suite)))
         except ReportError as error:
             refused.append(str(error))
     if report or suites:
@@ -168,9 +167,14 @@ def _run(machine: Path, folder: Path, refused: list[str]) -> Iterator[StoredRun]
         yield StoredRun(machine.name, name, folder, report, suites, started, fingerprint)
 
 
-def _is_suite(path: Path) -> bool:
-    is_own_page = path.stem in ("index", Path(REPORT_PAGE).stem)
-    return not is_own_page and (path.stem in stored.NAMES or path.with_suffix(".md").is_file())
+def _suites(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yields name and JSON file of each suite's report in a folder, and of each page about the run's."""
+    own_pages = ("index", Path(REPORT_PAGE).stem)
+    for path in sorted(folder.glob("*.json")):
+        if path.stem not in own_pages and (path.stem in stored.NAMES or path.with_suffix(".md").is_file()):
+            yield path.stem, path
+    if (path := folder / REPORT_NAME).is_file():
+        yield from ((name, path) for name in stored.PAGES if (folder / f"{name}.md").is_file())
 
 
 def _of_suites(suites: Sequence[SuiteReport]) -> tuple[str, dict[str, Any]]:
@@ -189,16 +193,16 @@ def _started(head: dict[str, Any], machine: dict[str, Any]) -> str:
         return str(commit.get("time") or "") if isinstance(commit, dict) else ""
 
 
-def read_suite(report: Path) -> tuple[str, Markup]:
-    """Returns title and HTML of a suite's report, from the Markdown beside its JSON file, else rendered anew from that.
+def read_suite(folder: Path, name: str) -> tuple[str, Markup]:
+    """Returns title and HTML of a suite's report, from its Markdown, else rendered anew from its JSON file.
 
     HTML in it is escaped. Pictures are SVG files of the same folder; others are left out. Raises ReportError.
     """
-    if (text := report.with_suffix(".md")).is_file():
-        return _html(files.read(text), report.parent)
-    with tempfile.TemporaryDirectory() as folder:
-        stored.joined(report.stem, [report]).write(Path(folder))
-        return _html(files.read(Path(folder) / f"{report.stem}.md"), Path(folder))
+    if (text := folder / f"{name}.md").is_file():
+        return _html(files.read(text), folder)
+    with tempfile.TemporaryDirectory() as rendered:
+        stored.load(folder / f"{name}.json").write_page(Path(rendered))
+        return _html(files.read(Path(rendered) / f"{name}.md"), Path(rendered))
 
 
 def _html(text: str, folder: Path) -> tuple[str, Markup]:

@@ -224,6 +224,16 @@ class Options:
         action="store_true",
         is_demand=True,
     )
+    seconds: float = option(
+        "--ecornn-seconds",
+        RUN,
+        "Begin no more rows after this time. Where rows are left, the exit code is 2, and --ecornn-resume goes on. "
+        "Default: no limit.",
+        type=float,
+        default=None,
+        metavar="SECONDS",
+        parse=_over_0,
+    )
     report: Path = option(
         "--ecornn-report",
         RUN,

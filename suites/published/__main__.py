@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from pytest_ecornn.reporting.stored.load import REPORT_NAME
 from pytest_ecornn.results import journal
 from pytest_ecornn.suites.published import staleness, stored
 from pytest_ecornn.suites.published.staleness import RUN, Staleness
@@ -29,12 +30,16 @@ _BENCH = ("--ecornn-bench", "--ecornn-budget", "2", "--ecornn-device")
 REPORTS: dict[str, dict[str, tuple[str, ...]]] = {
     "cuda": {
         RUN: (*_BENCH, "cuda", "--ecornn-cases", "seed", "-k", _SLOW, "-n", "auto"),
+        **{name: (*_BENCH, "cuda", *stored.page(name).options) for name in stored.PAGES},
         **dict.fromkeys((*stored.NAMES, "ecornn"), ()),
     },
     "cpu": {RUN: (*_BENCH, "cpu"), "selection": ("--device", "cpu", "--sets", "scans")},
 }
 _LEAST_S, _GRACE_S = 60.0, 20.0  # to begin another report, and to end one
-_INTERRUPTED, _REFUSED = {RUN: 2}, {RUN: 4}  # exit codes: when interrupted, and when stored rows cannot be gone on with
+_RUNS = (RUN, *stored.PAGES)
+# Exit codes: of what is cut short, and where stored rows cannot be gone on with.
+_CUT_SHORT = {**dict.fromkeys(_RUNS, 2)}
+_REFUSED = {**dict.fromkeys(_RUNS, 4)}
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class DueReport:
     @property
     def order(self) -> tuple[bool, float]:
         """The harness's own and missing ones first, then those of whose kernels most files changed; last what goes on."""
-        return self.is_resumed and self.name != RUN, -len(self.age.kernels) if self.age else -float("inf")
+        return self.is_resumed and self.name not in _RUNS, -len(self.age.kernels) if self.age else -float("inf")
 
     def __str__(self) -> str:
         return f"{self.name}: {'goes on' if self.is_resumed else self.age or 'missing'}"
@@ -70,31 +75,37 @@ def model(gpu: str) -> str:
     return match[0].replace(" ", "").lower()
 
 
+def file_of(folder: Path, name: str) -> Path:
+    """The JSON file of a card's report: that of a run of a published set lies in a folder of the set's name."""
+    return folder / name / REPORT_NAME if name in stored.PAGES else folder / f"{name}.json"
+
+
 def due_reports(folder: Path, names: Sequence[str]) -> list[DueReport]:
     """The reports of a card that are missing, stale or lack something, in the order in which they are measured."""
-    reports = (_due_report(folder / f"{name}.json") for name in names)
+    reports = (_due_report(name, file_of(folder, name)) for name in names)
     return sorted(filter(None, reports), key=lambda report: report.order)
 
 
-def _due_report(path: Path) -> DueReport | None:
-    if path.stem == RUN and (path.parent / journal.NAME).exists():
-        return DueReport(RUN, None, [], True)
+def _due_report(name: str, path: Path) -> DueReport | None:
+    if name in _RUNS and (path.parent / journal.NAME).exists():
+        return DueReport(name, None, [], True)
     try:
         age = staleness.of_report(path)
-        parts = stored.plan(path.stem).lacking(path) if path.stem in stored.NAMES else []
+        parts = stored.plan(name).lacking(path) if name in stored.NAMES else []
     except (OSError, ValueError):  # none yet, or of another schema
-        return DueReport(path.stem, None, [], False)
+        return DueReport(name, None, [], False)
     if age is None or age.is_stale:
-        return DueReport(path.stem, age, [], False)
-    return DueReport(path.stem, age, parts, True) if parts else None
+        return DueReport(name, age, [], False)
+    return DueReport(name, age, parts, True) if parts else None
 
 
 def command(report: DueReport, folder: Path, device: str, seconds: float) -> list[str]:
-    """What measures a report; a run does not know its time."""
+    """What measures a report, beginning nothing more after `seconds`."""
     options = REPORTS[device][report.name]
-    if report.name == RUN:
+    if report.name in _RUNS:
         resumed = ["--ecornn-resume"] * report.is_resumed
-        return [sys.executable, "-m", "pytest", *options, "--ecornn-report", str(folder), *resumed]
+        where = ["--ecornn-report", str(file_of(folder, report.name).parent)]
+        return [sys.executable, "-m", "pytest", *options, f"--ecornn-seconds={seconds:.0f}", *where, *resumed]
     resumed = ["--resume", "--parts", *report.parts] if report.is_resumed else []
     module = f"pytest_ecornn.suites.published.{report.name}"
     limit = ["--seconds", f"{seconds:.0f}"] if report.name in stored.NAMES else []
@@ -106,7 +117,7 @@ def measure(report: DueReport, folder: Path, device: str, seconds: float) -> int
     print(f"{report}; {seconds:.0f} s are left", flush=True)
     begin_s = max(1.0, seconds - _GRACE_S)  # until it begins no more
     with subprocess.Popen(command(report, folder, device, begin_s)) as process:
-        for wait_s, ending in ((begin_s if report.name == RUN else seconds, signal.SIGINT), (_GRACE_S, signal.SIGKILL)):
+        for wait_s, ending in ((seconds, signal.SIGINT), (_GRACE_S, signal.SIGKILL)):
             try:
                 process.wait(wait_s)
                 break
@@ -114,9 +125,12 @@ def measure(report: DueReport, folder: Path, device: str, seconds: float) -> int
                 process.send_signal(ending)
     if report.is_resumed and process.returncode == _REFUSED.get(report.name, 2):
         return measure(replace(report, is_resumed=False), folder, device, seconds)
-    if report.name == RUN and process.returncode in (0, 1):  # all rows have run
-        (folder / journal.NAME).unlink(missing_ok=True)
-    return 0 if process.returncode == _INTERRUPTED.get(report.name, -signal.SIGINT) else process.returncode
+    path = file_of(folder, report.name)
+    if report.name in _RUNS and process.returncode in (0, 1):  # all rows have run
+        (path.parent / journal.NAME).unlink(missing_ok=True)
+    if report.name in stored.PAGES and path.exists():
+        stored.page(report.name).write(path.parent)
+    return 0 if process.returncode == _CUT_SHORT.get(report.name, -signal.SIGINT) else process.returncode
 
 
 def measure_all(reports: Sequence[DueReport], folder: Path, device: str, seconds: float) -> int:
@@ -129,6 +143,15 @@ def measure_all(reports: Sequence[DueReport], folder: Path, device: str, seconds
         else:
             codes.append(measure(report, folder, device, left_s))
     return int(any(codes))
+
+
+def render(results: Path) -> None:
+    """Writes the pages of all stored reports anew from their JSON files. Raises ReportError for one that cannot be read."""
+    for path in stored.reports(results):
+        if stored.is_of_set(path):
+            stored.page(path.parent.name).write(path.parent)
+        elif path.stem in stored.NAMES:
+            stored.load(path).write_page(path.parent)
 
 
 def ages(results: Path) -> Iterator[str]:
@@ -149,7 +172,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--device", choices=tuple(REPORTS), default="cuda", help="what is measured on. Default: cuda")
     add("--results", type=Path, default=Path("reports"), metavar="FOLDER", help="that holds a folder for each card")
     add("--list", dest="is_listed", action="store_true", help="say how old each stored report is, and measure nothing")
+    add("--render", dest="is_rendered", action="store_true", help="write the stored pages anew, and measure nothing")
     given = parser.parse_args(arguments)
+    if given.is_rendered:
+        render(given.results)
+        return 0
     if given.is_listed:
         print(*ages(given.results), sep="\n")
         return 0

@@ -1,51 +1,302 @@
 """DeepBench's recurrent problems on this machine: persistent_gpu, transposed_gpu and auto beside cuDNN, and pruned layers.
 
-`python -m pytest_ecornn.suites.published.deepbench --output FOLDER` writes FOLDER/deepbench.md, FOLDER/deepbench.json and
-charts, anew after every row, so that what was measured outlives a run that is cut short: --resume goes on after it. All
-problems take several runs. Training and inference are apart, as DeepBench has them. DeepBench leaves out the input product,
-which torch's cuDNN cannot: layers have 8 inputs, so that it hardly counts. Source: github.com/baidu-research/DeepBench.
+The page has geometric means over each application, then a line a problem beside the published times. Its appendix has layers of
+translation and speech with pruned recurrent weights beside dense cuDNN. DeepBench leaves out the input product, which torch's
+cuDNN cannot: layers have 8 inputs, so that it hardly counts. Source: github.com/baidu-research/DeepBench.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from math import inf
+from typing import NamedTuple
 
-from pytest_ecornn.suites.published.common.case_times import Row, cases_of
-from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
-from pytest_ecornn.suites.published.deepbench_parts import problem_times
-from pytest_ecornn.suites.published.deepbench_parts.problem_times import ProblemTimes, is_training
+from pytest_ecornn.cases.case_sets import Origin
+from pytest_ecornn.contract import Case
+from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.reporting.pictures.ratio_chart import Group, Series, render_chart
+from pytest_ecornn.results.formatting import count, significant
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
+from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio, mean_ratio
+from pytest_ecornn.suites.published.common.published_page import PublishedPage, Section
+from pytest_ecornn.suites.published.common.report_rows import CALLED, CaseRows, by_case, cases_of, precision_of, without_numbers
 
-_ORIGINS = cases_of("deepbench")
-TRAINING, INFERENCE = (
-    ProblemTimes(name, {case: one for case, one in _ORIGINS.items() if is_training(one) == trains}, problem_times.COMPARISON)
-    for name, trains in (("training", True), ("inference", False))
+INPUTS = 8  # the fewest that cuDNN's 16-bit kernels take
+PASSES = {"inference": "forward", "training": "training step"}
+_INFERENCE = "inference on"  # how labels begin of problems that DeepBench has for inference alone
+
+
+def is_training(origin: Origin) -> bool:
+    """Whether DeepBench has the problem in its training set."""
+    return not origin.label.startswith(_INFERENCE)
+
+
+class Variant(NamedTuple):
+    """How a problem is run: in which precision and mode, with which density of the recurrent weights."""
+
+    precision: str
+    mode: str
+    density: float = 1.0
+
+    @classmethod
+    def of(cls, case: Case) -> Variant:
+        return cls(precision_of(case), case.mode, case.density)
+
+
+def label_of(case: Case) -> str:
+    """Names a case's problem."""
+    return f"{case.cell} {case.hidden_size:,}, B {case.batch}, T {case.steps:,}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Problems, each in some variants, with the rows of those that were timed or refused.
+
+    origins: of each case, whose label is its application. names: of the implementations, as they are shown.
+    """
+
+    name: str
+    origins: Mapping[Case, Origin]
+    names: Sequence[str]
+    rows: Mapping[Case, CaseRows]
+
+    @property
+    def candidates(self) -> list[str]:
+        """Names of the implementations that are compared with cuDNN."""
+        return [name for name in self.names if name != BASELINE]
+
+    @property
+    def variants(self) -> list[Variant]:
+        return list(dict.fromkeys(map(Variant.of, self.origins)))
+
+    @property
+    def applications(self) -> list[str]:
+        return list(dict.fromkeys(name for origin in self.origins.values() for name in origin.label.split("; ")))
+
+    def cases(self, application: str = "") -> list[Case]:
+        """The cases of an application, all where it is empty."""
+        return [case for case, origin in self.origins.items() if application in ("", *origin.label.split("; "))]
+
+    def ratios(self, name: str, cases: Sequence[Case], way: str = "") -> list[Ratio]:
+        """cuDNN's time over that of `name` on those of these cases where both have one."""
+        rows = (self.rows[case] for case in cases if case in self.rows)
+        return [ratio for row in rows if (ratio := row.ratio(name, BASELINE, way))]
+
+
+@cache
+def _origins() -> dict[str, dict[Case, Origin]]:
+    dense = cases_of("deepbench")
+    names = {"training": True, "inference": False}
+    parts = {name: {case: one for case, one in dense.items() if is_training(one) == trains} for name, trains in names.items()}
+    return {**parts, "pruned": cases_of("deepbench_pruned")}
+
+
+def parts_of(rows: Sequence[Row]) -> list[Part]:
+    """Training, inference and pruned problems, as DeepBench has the first two apart, with their rows."""
+    names = {"training": NAMES, "inference": NAMES, "pruned": PRUNED_NAMES}
+    return [Part(name, origins, names[name], by_case(rows, origins, names[name])) for name, origins in _origins().items()]
+
+
+_NOTES = (
+    "From CUDA graphs; as called where a call is too long for a graph. Lost: the whole 99 % interval lies below 1x.",
+    "Cases without a time do not fit on chip or were not reached. All results were compared with float64 beforehand.",
+    f"Sizes: github.com/baidu-research/DeepBench. Layers have {INPUTS} inputs, so that the input product hardly counts.",
 )
-PRUNED = ProblemTimes("pruned", cases_of("deepbench_pruned"), problem_times.PRUNED_COMPARISON)
+BASELINE = "cudnn"
+NAMES = (BASELINE, "persistent_gpu", "transposed_gpu", "auto")
+PRUNED_NAMES = ("sparse_persistent_gpu", BASELINE)
+_NOT_CHARTED = "transposed_gpu"
+MAX_CALLED_STEPS = 50  # of cases whose ratios as called are summed up too
+_PROCESSORS = ("V100", "Titan Xp")
+_ALL = "all"
+# Source of the bars: Zhu et al., Sparse Persistent RNNs, ICLR 2018, appendix: up to 3x.
+MEAN_BARS, BEST_BARS = {0.1: MinTarget(3.0)}, {0.3: MinTarget(3.0)}  # by density
 
 
-def make_plan(training: ProblemTimes, inference: ProblemTimes, pruned: ProblemTimes) -> ReportPlan:
-    """The report of these; the appendix is measured before inference, which has most cases of long sequences."""
-    dense = [_section(times, problem_times.render, problem_times.figures, 0.4) for times in (training, inference)]
-    appendix = _section(pruned, problem_times.render_pruned, problem_times.pruned_figures, 0.2)
-    return ReportPlan(
-        "deepbench",
-        "DeepBench on this machine",
-        schema_version=1,
-        parts={training.name: dense[0], pruned.name: appendix, inference.name: dense[1]},
-        order=(training.name, inference.name, pruned.name),
-        seconds=540.0,
-    )
+def series_of(part: Part, name: str, variant: Variant) -> Series | None:
+    """Returns the ratios of an implementation over all problems, labelled by the variant; None where there is no ratio."""
+    planned = [case for case in part.origins if Variant.of(case) == variant]
+    ratios = part.ratios(name, planned)
+    if not ratios:
+        return None
+    density = f", density {100 * variant.density:g} %" if variant.density < 1 else ""
+    return Series(variant.precision + density, ratios, mean_ratio(ratios), len(planned))
 
 
-def _section(times: ProblemTimes, render: Callable[..., str], figures: Callable[..., dict[str, str]], share: float) -> Section:
-    named: Any = {"render": partial(render, times), "figures": partial(figures, times)}
-    return Section(times.measure, **named, row=Row, is_resumable=True, groups=times.groups, share=share, is_sharded=True)
+def _describe_missing(part: Part) -> str:
+    """How many cases each implementation ran, then the reasons, which differ by more than their numbers."""
+    rows = list(part.rows.values())
+    lines = [f"{len(rows)} of {len(part.origins)} cases were reached."]
+    lines += [f"{name} has a time on {sum(row.time_us(name) is not None for row in rows)} of them." for name in part.names]
+    lines += [f"{name}, {line}" for name in part.names for line in _reasons(name, rows)]
+    return "\n".join(f"- {escape(line)}" for line in lines)
 
 
-PLAN = make_plan(TRAINING, INFERENCE, PRUNED)
-main = partial(PLAN.main, __doc__)
+def _reasons(name: str, rows: Sequence[CaseRows]) -> list[str]:
+    by_reason: dict[tuple[str, str], dict[Case, str]] = {}
+    for row in rows:
+        if reason := row.reason(name):
+            by_reason.setdefault((row.case.mode, without_numbers(reason)), {})[row.case] = reason
+    return [
+        f"{PASSES[mode]}, {count(len(cases), 'case')}: {next(iter(cases.values()))} ({_labels(list(cases))})"
+        for (mode, _), cases in by_reason.items()
+    ]
+
+
+def _labels(cases: Sequence[Case]) -> str:
+    """Each shape once, with its precisions."""
+    precisions: dict[str, list[str]] = {}
+    for case in cases:
+        density = f" {case.density:.0%}" if case.density < 1 else ""
+        shape = f"{case.cell} {case.hidden_size:,} B {case.batch} T {case.steps:,}{density}"
+        precisions.setdefault(shape, []).append(precision_of(case))
+    return "; ".join(f"{shape} {', '.join(of_shape)}" for shape, of_shape in precisions.items())
+
+
+def sections(rows: Sequence[Row]) -> Iterator[Section]:
+    for part in parts_of(rows):
+        groups = [group for mode in PASSES if (group := _group(part, mode)).series]
+        chart = render_chart(f"DeepBench, {part.name}", groups, _NOTES).document() if groups else ""
+        text = _render_pruned(part) if part.name == "pruned" else _render(part)
+        yield Section(text, {f"deepbench_{part.name}.svg": chart} if chart else {})
+
+
+def _render(part: Part) -> str:
+    sections = [
+        f"## DeepBench, {part.name}",
+        f"One layer, one direction. Ratios: {BASELINE}'s time over the implementation's, over 1 it is faster (99 % intervals, "
+        f"{MIN_PAIRS} rounds of alternating blocks, fewer where calls are slow). Times come from CUDA graphs that take turns; "
+        "those marked * are as called, where a call is too long for a graph or there are none. A training step is the forward "
+        "pass and all gradients. What fails its comparison with the float64 reference is wrong and has no time.",
+        f"DeepBench leaves out the input product, which torch's cuDNN cannot. Layers have {INPUTS} inputs instead of H, the "
+        f"fewest that cuDNN takes in 16 bits: the product is {INPUTS}/H of a recurrent one, for every implementation alike.",
+        "Published: DeepBench's times of cuDNN on its processors of 2016 to 2018, fp32 beside float32 and TF32, mixed fp16 "
+        "beside float16. Its training step is the sum of its three passes.",
+        "### Geometric means",
+        summary(part),
+        f"As called, T to {MAX_CALLED_STEPS}:",
+        summary(part, CALLED),
+    ]
+    header = ("problem", "precision", *(f"{name}, us" for name in (*part.names, *_PROCESSORS)))
+    sections += _tables(part, "{}, {}", header, _figures)
+    return document([*sections, "### What has no time", _describe_missing(part)])
+
+
+def _tables(part: Part, title: str, header: Sequence[str], cells: Callable[[Part, CaseRows], Iterator[str]]) -> Iterator[str]:
+    """A table for each application and pass that has a time, a line a problem."""
+    for application, mode in product(part.applications, PASSES):
+        rows = [row for case in part.cases(application) if (row := part.rows.get(case)) and case.mode == mode and row.is_timed]
+        if rows:
+            marks = (r" \*" * (row.way == CALLED) for row in rows)
+            lines = [[label_of(row.case) + mark, *cells(part, row)] for row, mark in zip(rows, marks, strict=True)]
+            yield from (f"### {title.format(application.capitalize(), PASSES[mode])}", table(header, lines, header[2:]))
+
+
+def summary(part: Part, way: str = "") -> str:
+    """Returns geometric means with the number of problems in them, the last implementation's lowest, how often it is slower.
+
+    way: as called, of short sequences alone; by each case's own if empty. Slower: the whole interval lies below 1.
+    """
+    last = part.candidates[-1]
+    header = ("pass, precision", "application", "problems", *part.candidates, f"lowest of {last}", f"{last} slower")
+    lines = []
+    for variant, application in product(part.variants, (*part.applications, "")):
+        most_steps = MAX_CALLED_STEPS if way == CALLED else inf
+        cases = [one for one in part.cases(application) if Variant.of(one) == variant and one.steps <= most_steps]
+        ratios = {name: part.ratios(name, cases, way) for name in part.candidates}
+        if any(ratios.values()):
+            label = f"{PASSES[variant.mode]}, {variant.precision}"
+            means = (_mean(ratios[name]) for name in part.candidates)
+            lines.append([label, application or _ALL, str(len(cases)), *means, *_lowest(ratios[last])])
+    return table(header, lines, header[2:]) if lines else "No ratio was measured."
+
+
+def _mean(ratios: Sequence[Ratio]) -> str:
+    return f"{format_ratio(mean_ratio(ratios))} of {len(ratios)}" if ratios else "-"
+
+
+def _lowest(ratios: Sequence[Ratio]) -> tuple[str, str]:
+    if not ratios:
+        return "-", "-"
+    return format_ratio(min(ratios, key=lambda one: one.ratio)), str(sum(one.high < 1 for one in ratios))
+
+
+def _figures(part: Part, row: CaseRows) -> Iterator[str]:
+    yield precision_of(row.case)
+    for name in part.names:
+        time_us, ratio = row.time_us(name), row.ratio(name, BASELINE)
+        over = f" ({significant(ratio.ratio)})" if ratio else ""
+        yield significant(time_us[0], 4) + over if time_us else "-"
+    for processor in _PROCESSORS:
+        published = (one.time_us for one in part.origins[row.case].published if one.system.startswith(processor))
+        yield next((significant(time_us, 4) for time_us in published), "-")
+
+
+def _render_pruned(part: Part) -> str:
+    sections = [
+        "## Appendix: pruned layers",
+        "Forward passes of machine translation and speech recognition, B to 32, with 10 % and 30 % of the recurrent "
+        f"weights left. {BASELINE} runs the same layer with the zeros stored. Ratios, marks and inputs as above.",
+        targets(part),
+    ]
+    header = ("problem", "precision", "density", *(f"{name}, us" for name in part.names), "ratio")
+    sections += _tables(part, "{}, pruned", header, _pruned_figures)
+    return document([*sections, "### What has no time, pruned", _describe_missing(part)])
+
+
+def targets(part: Part) -> str:
+    """Returns means, best and lowest ratios by density and precision, over both with the bars.
+
+    A bar is judged "so far" until all cases were reached.
+    """
+    lines, precisions = [], dict.fromkeys(map(precision_of, part.origins))
+    for density, precision in product(dict.fromkeys(one.density for one in part.variants), (*precisions, _ALL)):
+        wanted = [case for case in part.origins if case.density == density and precision in (_ALL, precision_of(case))]
+        ratios = [ratio for name in part.candidates for ratio in part.ratios(name, wanted)]
+        limits = [by_density.get(density) if precision == _ALL else None for by_density in (MEAN_BARS, BEST_BARS)]
+        label = [f"{density:.0%}", precision, f"{len(ratios)} of {len(wanted)}"]
+        lines.append([*label, *_statistics(ratios, limits, is_whole=part.rows.keys() >= {*wanted})])
+    header = ("density", "precision", "cases", "geometric mean", "bar", "best", "best's bar", "lowest")
+    return table(header, lines, header[2:])
+
+
+def _statistics(ratios: Sequence[Ratio], limits: Sequence[MinTarget | None], is_whole: bool) -> Iterator[str]:
+    if not ratios:
+        yield from ["-"] * 5
+        return
+    for ratio, bar in zip((mean_ratio(ratios), max(ratios, key=lambda one: one.ratio)), limits, strict=True):
+        yield format_ratio(ratio)
+        yield f"{bar}: {bar.is_met(ratio)}{'' if is_whole else ' so far'}" if bar else "-"
+    yield format_ratio(min(ratios, key=lambda one: one.ratio))
+
+
+def _pruned_figures(part: Part, row: CaseRows) -> Iterator[str]:
+    yield from (precision_of(row.case), f"{row.case.density:.0%}")
+    yield from (significant(time_us[0], 4) if (time_us := row.time_us(name)) else "-" for name in part.names)
+    yield format_ratio(row.ratio(part.candidates[0], BASELINE))
+
+
+def _group(part: Part, mode: str) -> Group:
+    names = [name for name in reversed(part.candidates) if name != _NOT_CHARTED]
+    series = [
+        (name, one)
+        for name, variant in product(names, part.variants)
+        if variant.mode == mode and (one := series_of(part, name, variant))
+    ]
+    if len(names) == 1:
+        return Group(f"forward, pruned: {BASELINE}'s time over {names[0]}'s", [one for _, one in series])
+    labelled = [replace(one, label=f"{name}, {one.label}") for name, one in series]
+    return Group(f"{PASSES[mode]}: {BASELINE}'s time over", labelled)
+
+
+_RUN = [f"--ecornn-only={name}" for name in (*NAMES[1:], *PRUNED_NAMES[:1])]
+PAGE = PublishedPage(
+    "deepbench", "DeepBench on this machine", sections, ["--ecornn-cases=deepbench", "--ecornn-cases=deepbench_pruned", *_RUN]
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(PAGE.main())

@@ -11,25 +11,30 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_ecornn.reporting import files
 from pytest_ecornn.reporting.pictures.ratio_chart import Group, Series, render_chart
+from pytest_ecornn.reporting.stored.load import REPORT_NAME, load_report
+from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published import deepbench
-from pytest_ecornn.suites.published.common import case_times
+from pytest_ecornn.suites.published import deepbench, persistent, sparse
 from pytest_ecornn.suites.published.common.bars import mean_ratio
-from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, TIMING_MODES
 from pytest_ecornn.suites.published.common.parted import from_json
-from pytest_ecornn.suites.published.deepbench_parts.problem_times import PASSES, ProblemTimes, series_of
+from pytest_ecornn.suites.published.common.report_rows import CALLED, REPLAYED, TIMING_MODES, CaseRows
 from pytest_ecornn.suites.published.language_model_parts import throughput
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE
-from pytest_ecornn.suites.published.persistent_parts import persistent_flashrnn, persistent_times
+from pytest_ecornn.suites.published.persistent_kernel_parts import persistent_flashrnn
 from pytest_ecornn.suites.published.scan_parts import scan_peers
-from pytest_ecornn.suites.published.sparse_parts import sparse_times
 
-REPORTS = ("persistent", "sparse", "scan", "language_model", "deepbench")
+# Of a run of a published set, and the file of each report in a folder.
+RUNS = ("persistent", "sparse", "deepbench")
+REPORTS = {
+    name: Path(name, REPORT_NAME) if name in RUNS else Path(f"{name}.json")
+    for name in ("persistent", "persistent_kernel", "sparse", "scan", "language_model", "deepbench")
+}
 FOLDERS = [Path("reports/h200"), Path("reports/h100")]
 _WAY_LABELS = {CALLED: "as called", REPLAYED: "device only"}
 _COMMITS_A_LINE = 3
@@ -42,31 +47,45 @@ _NOTES = (
 )
 
 
-def stored_reports(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
+class StoredReport(NamedTuple):
+    """machine: its fingerprint. rows: of a run; of a suite a list for each of its parts, as its JSON has them."""
+
+    machine: dict[str, Any]
+    rows: Any
+
+
+def stored_reports(folders: Sequence[Path]) -> dict[str, StoredReport]:
     """Each report, of the first folder that has one. Raises ReportError for a file that cannot be read."""
-    return {name: json.loads(files.read(path)) for name, path in stored_paths(folders).items()}
+    reports = {}
+    for name, path in stored_paths(folders).items():
+        if name in RUNS:
+            report = load_report(path)
+            reports[name] = StoredReport(report.run.machine, report.rows)
+        else:
+            content = json.loads(files.read(path))
+            reports[name] = StoredReport(content["machine"], content["rows"])
+    return reports
 
 
 def stored_paths(folders: Sequence[Path]) -> dict[str, Path]:
     """The file of each report: of the first folder that has one, or else as the first would have it."""
-    paths = {name: [folder / f"{name}.json" for folder in folders] for name in REPORTS}
+    paths = {name: [folder / file for folder in folders] for name, file in REPORTS.items()}
     return {name: next(filter(Path.exists, of_report), of_report[0]) for name, of_report in paths.items()}
 
 
 def draw(folders: Sequence[Path]) -> str:
     """The chart of folders of reports. Raises ReportError for a file that cannot be read."""
     stored = stored_reports(folders)
-    rows = {name: report["rows"] for name, report in stored.items()}
-    cards = {name: " or ".join(report["machine"]["gpu"]["names"]) for name, report in stored.items()}
-    groups = [Group(f"{title}, {cards[name]}", series(rows[name])) for title, name, series in _groups()]
+    cards = {name: " or ".join(report.machine["gpu"]["names"]) for name, report in stored.items()}
+    groups = [Group(f"{title}, {cards[name]}", series(stored[name].rows)) for title, name, series in _groups()]
     return render_chart("Speedup on one GPU: the baseline's time over ours", groups, [*_NOTES, *_sources(stored)]).document()
 
 
-def _groups() -> list[tuple[str, str, Callable[[dict[str, Any]], list[Series]]]]:
+def _groups() -> list[tuple[str, str, Callable[[Any], list[Series]]]]:
     """Returns the title of each group, the report that it is of, and what makes its series of that report's rows."""
     return [
         ("persistent_gpu over cuDNN: LSTM and GRU in float16, bfloat16, TF32 and float32", "persistent", persistent_series),
-        ("persistent_gpu over FlashRNN: LSTM in bfloat16, H 768, B 16, T 1,024", "persistent", flashrnn_series),
+        ("persistent_gpu over FlashRNN: LSTM in bfloat16, H 768, B 16, T 1,024", "persistent_kernel", flashrnn_series),
         ("sparse_persistent_gpu: pruned tanh RNN, forward, float32 and float16, device only", "sparse", sparse_series),
         ("scan_gpu over the fastest other scan: minGRU and minLSTM, forward and backward", "scan", scan_series),
         ("auto over torch.nn.LSTM: training steps of EcoRNN's language models", "language_model", language_model_series),
@@ -74,38 +93,39 @@ def _groups() -> list[tuple[str, str, Callable[[dict[str, Any]], list[Series]]]]
     ]
 
 
-def persistent_series(rows: dict[str, Any]) -> list[Series]:
-    """Forward, forward and backward, and decoding of persistent_times, each as called and replayed."""
-    times = from_json(list[case_times.Row], rows["times"])
-    sets = [(name, persistent_times.Group(mode, persistent_times.ALL, False)) for mode, name in persistent_times.PASSES.items()]
-    sets.append(("decoding, T 1 and 16", persistent_times.Group("inference", persistent_times.ALL, True)))
-    return [
-        _series(
-            f"{name}, {_WAY_LABELS[way]}",
-            [persistent_times.ratio_of(row, way) for row in times if cases.has(row.case)],
-        )
-        for name, cases in sets
-        for way in TIMING_MODES
-    ]
+def persistent_series(rows: Sequence[Row]) -> list[Series]:
+    """Forward, forward and backward, and decoding, each as called and replayed."""
+    times = {row.case: row for row in persistent.rows_of(rows)}
+    sets = [(name, persistent.Group(mode, persistent.ALL, False)) for mode, name in persistent.PASSES.items()]
+    sets.append(("decoding, T 1 and 16", persistent.Group("inference", persistent.ALL, True)))
+    series = []
+    for (name, group), way in product(sets, TIMING_MODES):
+        cases = filter(group.has, persistent.origins())
+        ratios = [persistent.ratio_of(times[case], way) if case in times else None for case in cases]
+        series.append(_series(f"{name}, {_WAY_LABELS[way]}", ratios))
+    return series
 
 
 def flashrnn_series(rows: dict[str, Any]) -> list[Series]:
     """One case a pass, as called: all that was measured."""
     measured = from_json(list[persistent_flashrnn.Row], rows["flashrnn"])
-    names = persistent_times.PASSES
+    names = persistent.PASSES
     return [_series(f"{names[row.mode]}, as called", [row.theirs_over_ours]) for row in measured]
 
 
-def sparse_series(rows: dict[str, Any]) -> list[Series]:
+def sparse_series(rows: Sequence[Row]) -> list[Series]:
     """Over cuDNN, over the fastest baseline, and over persistent_gpu with the zeros stored, by density."""
-    times = from_json(list[case_times.Row], rows["times"])
-    baselines: dict[str, Callable[[case_times.Row], Ratio | None]] = {
-        "over cuDNN": lambda row: row.cells[REPLAYED][sparse_times.OURS].over_it.get(sparse_times.CUDNN),
-        "over the fastest other": lambda row: best[1] if (best := sparse_times.fastest_baseline(row)) else None,
-        "over persistent_gpu": sparse_times.speedup_over_dense,
+    times = {row.case: row for row in sparse.rows_of(rows)}
+    baselines: dict[str, Callable[[CaseRows], Ratio | None]] = {
+        "over cuDNN": lambda row: row.ratio(sparse.OURS, sparse.CUDNN, REPLAYED),
+        "over the fastest other": lambda row: best[1] if (best := sparse.fastest_baseline(row)) else None,
+        "over persistent_gpu": sparse.speedup_over_dense,
     }
     return [
-        _series(f"{name}, density {100 * density:g} %", [ratio(row) for row in times if row.case.density == density])
+        _series(
+            f"{name}, density {100 * density:g} %",
+            [ratio(times[case]) if case in times else None for case in sparse.origins() if case.density == density],
+        )
         for name, ratio in baselines.items()
         for density in _DENSITIES
     ]
@@ -127,21 +147,15 @@ def language_model_series(rows: dict[str, Any]) -> list[Series]:
     ]
 
 
-def deepbench_series(rows: dict[str, Any]) -> list[Series]:
+def deepbench_series(rows: Sequence[Row]) -> list[Series]:
     """Training and inference problems, by pass and precision."""
-    series = []
-    for times in (deepbench.TRAINING, deepbench.INFERENCE):
-        of_part = from_json(list[case_times.Row], rows.get(times.name, []))
-        found = (series_of(times, of_part, "auto", variant) for variant in times.variants)
-        series += [
-            replace(one, label=f"{times.name} set, {label}") for one, label in zip(found, _passes(times), strict=True) if one
-        ]
-    return series
-
-
-def _passes(times: ProblemTimes) -> list[str]:
-    passes = {mode: name.removeprefix("training ") for mode, name in PASSES.items()}
-    return [f"{passes[one.mode]}, {one.precision}" for one in times.variants]
+    passes = {mode: name.removeprefix("training ") for mode, name in deepbench.PASSES.items()}
+    return [
+        replace(series, label=f"{part.name} set, {passes[variant.mode]}, {variant.precision}")
+        for part in deepbench.parts_of(rows)[:2]
+        for variant in part.variants
+        if (series := deepbench.series_of(part, "auto", variant))
+    ]
 
 
 def _over_best_peer(row: scan_peers.Row, way: str) -> Ratio | None:
@@ -157,9 +171,9 @@ def _series(label: str, ratios: Sequence[Ratio | None]) -> Series:
     return Series(label, measured, mean_ratio(measured), planned=len(ratios))
 
 
-def _sources(stored: dict[str, dict[str, Any]]) -> list[str]:
+def _sources(stored: dict[str, StoredReport]) -> list[str]:
     """Driver and versions, and for each report its commit with that commit's date."""
-    machines = {name: report["machine"] for name, report in stored.items()}
+    machines = {name: report.machine for name, report in stored.items()}
     software = dict.fromkeys(
         f"Driver {machine['gpu']['driver']}, CUDA {machine['gpu']['cuda']}, torch {machine['packages']['torch']}"
         for machine in machines.values()

@@ -21,7 +21,7 @@ from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.bars import MaxTarget, Times, format_ratio
 from pytest_ecornn.suites.published.common.item_rows import attempt_each, measure_rest
-from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
+from pytest_ecornn.suites.published.common.parted import ReportPart, ReportPlan
 from pytest_ecornn.suites.published.selection_parts.problems import AUTO, BASELINE, SelectionProblem, make_module, precision_set
 
 PERSISTENT = "persistent_gpu"
@@ -177,7 +177,7 @@ def make_plan(problems: Sequence[SelectionProblem] = PROBLEMS, device: str = "cu
         "host_time",
         "The host's time in short steps on this machine",
         schema_version=1,
-        parts={"steps": Section(measured, render, 1.0, row=Row, is_resumable=True)},
+        parts={"steps": ReportPart(measured, render, 1.0, row=Row, is_resumable=True)},
         order=("steps",),
         seconds=120.0,
     )

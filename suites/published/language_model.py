@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
+from pytest_ecornn.suites.published.common.parted import ReportPart, ReportPlan
 from pytest_ecornn.suites.published.language_model_parts import losses, throughput, training
-from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, Corpus
+from pytest_ecornn.suites.published.language_model_parts.training import Corpus
 
 VOCABULARIES = (10_000, 33_278)  # of PTB and of WikiText-2
 _WORDS, _PAIRED_WORDS = 200_000, 20  # drawn, and words that a model learns the pairs of in 200 steps
@@ -34,9 +34,9 @@ def make_plan(corpora: Sequence[Corpus], device: str = "cuda") -> ReportPlan:
         "EcoRNN's language models on this machine",
         schema_version=1,
         parts={
-            "words": Section(rates, throughput.render, 0.6, throughput.figures, throughput.Row, True, PRECISIONS),
-            "losses": Section(curves, losses.render_curves, 0.3, row=losses.CurveRow, is_resumable=True),
-            "seeds": Section(seeds, losses.render_seeds, 0.1, row=losses.SeedRow, is_resumable=True),
+            "words": ReportPart(rates, throughput.render, 0.6, throughput.figures, throughput.Row, True),
+            "losses": ReportPart(curves, losses.render_curves, 0.3, row=losses.CurveRow, is_resumable=True),
+            "seeds": ReportPart(seeds, losses.render_seeds, 0.1, row=losses.SeedRow, is_resumable=True),
         },
         order=("words", "losses", "seeds"),
         seconds=540.0,

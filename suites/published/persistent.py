@@ -1,36 +1,173 @@
-"""persistent_gpu on this machine: beside cuDNN and FlashRNN, its recurrence beside the floor of a step.
+"""persistent_gpu beside cuDNN: LSTM and GRU in four precisions, forward and with backward, as called and from CUDA graphs.
 
-`python -m pytest_ecornn.suites.published.persistent --output FOLDER` writes FOLDER/persistent.md and FOLDER/persistent.json,
-anew after every step, so that what was measured outlives a run that is cut short: --resume goes on after it. It takes one GPU;
-on several, each process has its own by CUDA_VISIBLE_DEVICES and its --parts, and
-`python -m pytest_ecornn join` unites their reports. Host time and peak memory are columns of a run's own report:
-`pytest --ecornn-bench --ecornn-cases persistent --ecornn-device cuda`.
+Host time and peak memory are columns of the run's own report.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
 
-from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
-from pytest_ecornn.suites.published.persistent_parts import (
-    persistent_flashrnn,
-    persistent_steps,
-    persistent_times,
+from pytest_ecornn.cases.case_sets import Origin
+from pytest_ecornn.contract import Case
+from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.results.formatting import significant
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
+from pytest_ecornn.suites.published.common.bars import NO, MinTarget, format_ratio, mean_ratio
+from pytest_ecornn.suites.published.common.published_page import PublishedPage, Section
+from pytest_ecornn.suites.published.common.report_rows import (
+    CALLED,
+    REPLAYED,
+    TIMING_MODES,
+    CaseRows,
+    by_case,
+    cases_of,
+    precision_of,
 )
 
-PLAN = ReportPlan(
-    "persistent",
-    "persistent_gpu on this machine",
-    schema_version=1,
-    parts={  # the cheap ones first, and last what may be compiled for minutes
-        "steps": Section.of(persistent_steps, 0.15),
-        "times": Section.of(persistent_times, 0.6, is_resumable=True, groups=persistent_times.GROUPS),
-        "flashrnn": Section.of(persistent_flashrnn, 0.05),
-    },
-    order=("times", "steps", "flashrnn"),
-    seconds=540.0,
+OURS, BASELINE = "persistent_gpu", "cudnn"
+NAMES = (OURS, BASELINE)
+CELLS, DECODING = ("lstm", "gru"), "decoding"  # the label of such cases
+LABELS = (DECODING, "language", "long")  # of the cases that are summed up
+PRECISIONS = ("float16", "bfloat16", "tf32", "float32")
+PASSES = {"inference": "forward", "training": "forward and backward"}
+ALL = "all"
+# Of geometric means over the language models and long sequences: by pass and way, and by precision forward, as called.
+MEAN_BARS = {
+    ("inference", CALLED, ALL): MinTarget(4.0), ("inference", REPLAYED, ALL): MinTarget(3.0),
+    ("inference", CALLED, "float16"): MinTarget(3.0), ("inference", CALLED, "bfloat16"): MinTarget(5.0),
+    ("inference", CALLED, "tf32"): MinTarget(3.5), ("inference", CALLED, "float32"): MinTarget(2.7),
+    ("training", CALLED, ALL): MinTarget(3.0), ("training", REPLAYED, ALL): MinTarget(2.4),
+}  # fmt: skip
+LOWEST_BAR, DECODING_BAR = MinTarget(1.0), MinTarget(0.9)
+NOT_ALL = "not all measured"
+
+
+@cache
+def origins() -> dict[Case, Origin]:
+    """The cases of the page, cheap ones first."""
+    return {case: origin for case, origin in cases_of("persistent").items() if origin.label in LABELS}
+
+
+def rows_of(rows: Sequence[Row]) -> list[CaseRows]:
+    """The rows of each case that has one."""
+    return list(by_case(rows, origins(), NAMES).values())
+
+
+def sections(rows: Sequence[Row]) -> Iterator[Section]:
+    yield Section(_render(rows_of(rows)))
+
+
+def _render(rows: Sequence[CaseRows]) -> str:
+    parts = [
+        "## Beside cuDNN",
+        f"Times of a call in us, and {BASELINE}'s over {OURS}'s with its interval (99 %, {MIN_PAIRS} rounds of alternating "
+        f"blocks, fewer where calls are slow): over 1 {OURS} is faster. A shape is layers x hidden size, batch, steps; with "
+        "backward, the gradients of all leaves are made. Decoding, to T 16, starts from given states. Each call has contents "
+        "of its own; replays take turns over several graphs. What fails its comparison with the float64 reference, as called "
+        "or replayed, is wrong and has no time.",
+        summary(rows),
+    ]
+    for cell, mode in product(CELLS, PASSES):
+        chosen = [row for row in rows if (row.case.cell, row.case.mode) == (cell, mode)]
+        if chosen:
+            parts += [f"### {cell}, {PASSES[mode]}", _table(chosen), _reasons(chosen)]
+    return document(parts)
+
+
+def _table(rows: Sequence[CaseRows]) -> str:
+    figures = [text for way in TIMING_MODES for text in (f"{OURS}, {way}", f"{BASELINE}, {way}", f"ratio, {way}")]
+    lines = [[_shape(row.case), precision_of(row.case), *_figures(row)] for row in rows]
+    return table(("shape", "precision", *figures), lines, figures)
+
+
+def _shape(case: Case) -> str:
+    return f"{case.layers} x {case.hidden_size}, B {case.batch}, T {case.steps:,}"
+
+
+def _figures(row: CaseRows) -> Iterator[str]:
+    for way in TIMING_MODES:
+        yield from (significant(time_us[0], 4) if (time_us := row.time_us(name, way)) else "-" for name in NAMES)
+        yield format_ratio(ratio_of(row, way))
+
+
+def ratio_of(row: CaseRows, way: str) -> Ratio | None:
+    """cuDNN's time over persistent_gpu's; None where one of them has none."""
+    return row.ratio(OURS, BASELINE, way)
+
+
+def _reasons(rows: Sequence[CaseRows]) -> str:
+    """Each reason once, with what it holds of."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for row, way, name in product(rows, TIMING_MODES, NAMES):
+        if why := row.reason(name, way):
+            found.setdefault((name, why), {})[f"{_shape(row.case)}, {precision_of(row.case)}"] = None
+    return "\n".join(f"- {name}, {escape(_some(list(cases)))}: {escape(why)}" for (name, why), cases in found.items())
+
+
+def _some(cases: Sequence[str], most: int = 4) -> str:
+    rest = len(cases) - most
+    return "; ".join(cases[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def summary(rows: Sequence[CaseRows]) -> str:
+    """Geometric means and lowest ratios with their bars: over language models and long sequences, and of decoding."""
+    lines = []
+    for mode, way, precision in product(PASSES, TIMING_MODES, (ALL, *PRECISIONS)):
+        lowest_bar = LOWEST_BAR if precision == ALL else None
+        group = Group(mode, precision, is_decoding=False)
+        lines.append([str(group) + f", {way}", *group.line(rows, way, MEAN_BARS.get((mode, way, precision)), lowest_bar)])
+    decoding = Group("inference", ALL, is_decoding=True)
+    lines += [[f"{decoding}, {way}", *decoding.line(rows, way, None, DECODING_BAR)] for way in TIMING_MODES]
+    figures = ("rows", "geometric mean", "mean's bar", "mean holds", "lowest", "where", "lowest's bar", "lowest holds")
+    return table((f"{BASELINE}'s time over {OURS}'s", *figures), lines)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases that are summed up together, of both cells."""
+
+    mode: str
+    precision: str
+    is_decoding: bool
+
+    def __str__(self) -> str:
+        return f"{'decoding' if self.is_decoding else PASSES[self.mode]}, {self.precision}"
+
+    def has(self, case: Case) -> bool:
+        is_decoding = origins()[case].label == DECODING
+        return (case.mode, is_decoding) == (self.mode, self.is_decoding) and self.precision in (ALL, precision_of(case))
+
+    def line(
+        self, rows: Sequence[CaseRows], way: str, mean_bar: MinTarget | None, lowest_bar: MinTarget | None
+    ) -> Iterator[str]:
+        """How many cases have a ratio; their mean and the lowest, each with its bar and whether it holds."""
+        found = [(ratio, row) for row in rows if self.has(row.case) and (ratio := ratio_of(row, way))]
+        wanted = sum(map(self.has, origins()))
+        yield f"{len(found)} of {wanted}"
+        if not found:
+            yield from ["-"] * 7
+            return
+        is_whole = len(found) == wanted
+        mean = mean_ratio([ratio for ratio, _ in found])
+        yield from (format_ratio(mean), *_verdict(mean_bar, mean, is_whole))
+        ratio, row = min(found, key=lambda one: one[0].ratio)
+        is_lost = lowest_bar is not None and lowest_bar.is_met(ratio) == NO
+        yield from (format_ratio(ratio), escape(str(row.case)), *_verdict(lowest_bar, ratio, is_whole or is_lost))
+
+
+def _verdict(bar: MinTarget | None, ratio: Ratio, is_certain: bool) -> tuple[str, str]:
+    if bar is None:
+        return "-", "-"
+    return str(bar), bar.is_met(ratio) if is_certain else NOT_ALL
+
+
+PAGE = PublishedPage(
+    "persistent", "persistent_gpu on this machine", sections, ["--ecornn-cases=persistent", f"--ecornn-only={OURS}"]
 )
-main = partial(PLAN.main, __doc__)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(PAGE.main())

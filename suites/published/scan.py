@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
+from pytest_ecornn.suites.published.common.parted import ReportPart, ReportPlan
 from pytest_ecornn.suites.published.scan_parts import (
     scan_bandwidth,
     scan_errors,
@@ -23,11 +23,11 @@ PLAN = ReportPlan(
     "minGRU and minLSTM by scan on this machine",
     schema_version=2,  # of 1 the peers' peaks are beyond their pre-activations
     parts={  # the cheap ones first
-        "layer": Section.of(scan_layer, 0.1),
-        "errors": Section.of(scan_errors, 0.05),
-        "bandwidth": Section.of(scan_bandwidth, 0.1),
-        "times": Section.of(scan_times, 0.3),
-        "peers": Section.of(scan_peers, 0.45),
+        "layer": ReportPart.of(scan_layer, 0.1),
+        "errors": ReportPart.of(scan_errors, 0.05),
+        "bandwidth": ReportPart.of(scan_bandwidth, 0.1),
+        "times": ReportPart.of(scan_times, 0.3),
+        "peers": ReportPart.of(scan_peers, 0.45),
     },
     order=("times", "errors", "bandwidth", "peers", "layer"),
     seconds=330.0,

@@ -16,7 +16,7 @@ from itertools import chain
 import torch
 
 from pytest_ecornn.suites.published.common.item_rows import measure_rest
-from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
+from pytest_ecornn.suites.published.common.parted import ReportPart, ReportPlan
 from pytest_ecornn.suites.published.selection_parts import problems, selection_tables
 from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
 from pytest_ecornn.suites.published.selection_parts.selection_tables import SelectionRow
@@ -67,7 +67,7 @@ def looks_slow(row: SelectionRow) -> bool:
 def make_plan(todo: Sequence[SelectionProblem], device: str = "cuda") -> ReportPlan:
     """The report on these problems."""
     measured = partial(measure, todo=todo, device=device)
-    parts = {"problems": Section(measured, selection_tables.render, 1.0, row=SelectionRow, is_resumable=True)}
+    parts = {"problems": ReportPart(measured, selection_tables.render, 1.0, row=SelectionRow, is_resumable=True)}
     return ReportPlan("selection", "What auto chooses on this machine", 1, parts, ("problems",), _SECONDS)
 
 

@@ -59,8 +59,17 @@ def of_report(path: Path, until: str = "HEAD", root: Path | None = None) -> Stal
         return None
     kernels = tuple(_implementations(path.stem, text, report, root, bool(fingerprint.get("gpu"))))
     suite = tuple(f"suites/published/{name}" for name in (f"{path.stem}.py", f"{path.stem}_parts/", "common/"))
-    of_suite = _RUN_FILES if path.stem == RUN else (*suite, f"{_CASE_SETS}{path.stem}")
+    if path.stem == RUN:
+        of_suite = (*_RUN_FILES, *(f"{_CASE_SETS}{name}.csv" for name in _case_sets(report)))
+    else:
+        of_suite = (*suite, f"{_CASE_SETS}{path.stem}")
     return Staleness(commit, *(tuple(file for file in changed if file.startswith(about)) for about in (kernels, of_suite)))
+
+
+def _case_sets(report: Any) -> list[str]:
+    """The names of a run's case sets, or its cases."""
+    settings = report["run"].get("settings") if isinstance(report.get("run"), dict) else {}
+    return str((settings or {}).get("cases", "")).split(", ")
 
 
 def _fingerprint(report: Any) -> dict[str, Any]:
@@ -81,12 +90,16 @@ def _changed(root: Path, commit: str, until: str) -> list[str] | None:
 
 
 def _implementations(name: str, text: str, report: Any, root: Path, has_gpu: bool) -> Iterator[str]:
-    """Yields paths of what a report is about: of a run all but what skipped every row, of a suite what it names, or all."""
+    """Yields paths of what a report is about: of a run all but what skipped every row, else what it names, or all.
+
+    The run of a published set is about what it names too.
+    """
+    is_of_set = name == RUN and any((root / f"{_CASE_SETS}{one}.csv").exists() for one in _case_sets(report))
     folder = root / "implementations"
     of_gpu = {folder / "peers", *folder.glob("*_gpu*")}
     files = {*folder.iterdir(), *folder.glob("peers/*.py")} if has_gpu else {*folder.iterdir()} - of_gpu
     paths = {path.stem: path for path in files if not path.stem.startswith("_")}
-    if name == RUN:
+    if name == RUN and not is_of_set:
         ran = {row["implementation"] for row in report["rows"] if row["status"] != "skipped"}
         names = {*paths} - ({row["implementation"] for row in report["rows"]} - ran)
     else:

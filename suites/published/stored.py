@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ecornn.reporting.files import ReportError
+from pytest_ecornn.reporting.stored.load import REPORT_NAME
 
 if TYPE_CHECKING:
     from pytest_ecornn.suites.published.common.parted import Report, ReportPlan
+    from pytest_ecornn.suites.published.common.published_page import PublishedPage
 
+# Pages about the report of a run.
+PAGES = ("deepbench", "persistent", "sparse")
 NAMES = (
-    "deepbench", "host_time", "language_model", "persistent", "scan", "selection", "sparse", "varying",
+    "host_time", "language_model", "persistent_kernel", "scan", "selection", "sparse_kernel", "varying",
 )  # fmt: skip
 
 
-def report_files(path: Path) -> dict[str, Path]:
-    """Returns the suites' reports by name: those of a folder, or the file itself."""
-    if path.is_dir():
-        return {name: file for name in NAMES if (file := path / f"{name}.json").is_file()}
-    return {path.stem: path} if path.stem in NAMES and path.suffix == ".json" else {}
-
-
 def reports(results: Path) -> list[Path]:
-    """The JSON files of the reports in RESULTS/CARD and below: each has its Markdown beside it."""
-    paths = (path for path in results.glob("*/**/*.json") if path.with_suffix(".md").is_file())
+    """The JSON files of the reports in RESULTS/CARD and below: each has its Markdown beside it, or a page about it."""
+    paths = (path for path in results.glob("*/**/*.json") if path.with_suffix(".md").is_file() or is_of_set(path))
     return sorted(path for path in paths if path.relative_to(results).parts[0] != "local")
+
+
+def is_of_set(path: Path) -> bool:
+    """Whether it is the report of a run of a published set, which lies in a folder of the set's name."""
+    return path.name == REPORT_NAME and path.parent.name in PAGES
+
+
+def page(name: str) -> PublishedPage:
+    """Returns a page about a published set, by its name."""
+    page: PublishedPage = import_module(f"{__package__}.{name}").PAGE
+    return page
 
 
 def plan(name: str) -> ReportPlan:
@@ -36,12 +43,9 @@ def plan(name: str) -> ReportPlan:
     return found
 
 
-def joined(name: str, paths: Sequence[Path]) -> Report:
-    """Returns one report of these, not written yet.
-
-    Raises ReportError, in one line, for a file that holds no such report, was made otherwise, or has other figures of a row.
-    """
+def load(path: Path) -> Report:
+    """The report of a file of its name. Raises ReportError, in one line, for a file that holds no such report."""
     try:
-        return plan(name).joined(paths)
+        return plan(path.stem).load(path)
     except (OSError, ValueError) as error:
         raise ReportError(str(error)) from error

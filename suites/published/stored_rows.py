@@ -1,4 +1,4 @@
-"""Rows of the published suites' stored reports, as a run's own report has them: for tables that read both."""
+"""Rows of a stored report of what auto chose, as a run's own report has them: for tables that read both."""
 
 from __future__ import annotations
 
@@ -13,35 +13,25 @@ from pytest_ecornn.results.rows import BaselineRatio, Row, Timing
 from pytest_ecornn.results.run_info import check_fingerprint
 from pytest_ecornn.results.statistics import EQUIVALENCE_MARGINS, Ratio, verdict
 from pytest_ecornn.suites.published import stored
-from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.bars import Times
-from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED
 from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
 from pytest_ecornn.suites.published.selection_parts.selection_tables import Column
 
 _SELECTION = "selection"  # the name of its files begins so
 _BASELINE, _AUTO = "torch.nn", "auto"
-_COLUMNS = {CALLED: "timing", REPLAYED: "replay"}
 
 
 def load(path: Path) -> list[Row]:
-    """Returns the rows of cases that a suite's report has timed; none of suites that time other things.
+    """Returns the rows of what auto chose; none of suites that time other things.
 
     Raises ReportError, in one line, for a file that holds no such report.
     """
     try:
-        if is_selection(path):
-            return list(_of_selection(path))
-        return list(_of_parts(path)) if path.stem in stored.NAMES else []
+        return list(_of_selection(path)) if path.stem.startswith(_SELECTION) else []
     except ReportError:
         raise
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ReportError(f"{path}: expected the report of a suite ({type(error).__name__}: {error})") from error
-
-
-def is_selection(path: Path) -> bool:
-    """Whether it is a report of what auto chose, which compares times and no results."""
-    return path.stem.startswith(_SELECTION)
 
 
 def load_json(path: Path) -> dict[str, Any]:
@@ -61,30 +51,6 @@ def fingerprint(report: dict[str, Any]) -> dict[str, Any]:
     except ValueError:
         return {}
     return dict(found or {})
-
-
-def _of_parts(path: Path) -> Iterator[Row]:
-    plan = stored.plan(path.stem)
-    found = plan.read(path)
-    if not all(name in plan.parts and plan.parts[name].row for name in found["rows"]):
-        return
-    for rows in plan.rows(path, found).values():
-        for one in rows:
-            if isinstance(one, case_times.Row):
-                yield from _of_cells(one)
-
-
-def _of_cells(measured: case_times.Row) -> Iterator[Row]:
-    """A row for each implementation; the first of those that others are compared with is the baseline."""
-    for name in dict.fromkeys(name for cells in measured.cells.values() for name in cells):
-        row = _row(name, measured.case)
-        for way, cells in measured.cells.items():
-            if name in cells and (time_us := cells[name].time_us):
-                others = {other: ratio for other, ratio in cells[name].over_it.items() if other != name}
-                base_us = {other: times[0] if (times := cells[other].time_us) else 0.0 for other in others}
-                setattr(row, _COLUMNS[way], _timing(time_us, _COLUMNS[way], others, base_us))
-        if row.timing or row.replay:
-            yield row
 
 
 def _of_selection(path: Path) -> Iterator[Row]:

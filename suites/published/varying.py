@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
+from pytest_ecornn.suites.published.common.parted import ReportPart, ReportPlan
 from pytest_ecornn.suites.published.varying_parts import scenario_times, single_figures
 from pytest_ecornn.suites.published.varying_parts.training_steps import Scenario
 
@@ -31,7 +31,7 @@ def make_plan(scenarios: Sequence[Scenario], repeats: int = _REPEATS, device: st
     short = [replace(one, steps=max(1, one.steps // _DETERMINISTIC_SHARE)) for one in scenarios[: len(scenario_times.FIXED)]]
     parts = {
         **single_figures.make_parts(device, short),
-        "scenarios": Section(measure, scenario_times.render, 0.6, row=scenario_times.Row, is_resumable=True),
+        "scenarios": ReportPart(measure, scenario_times.render, 0.6, row=scenario_times.Row, is_resumable=True),
     }
     order = ("scenarios", *(name for name in parts if name != "scenarios"))
     return ReportPlan("varying", "Layers whose shapes vary on this machine", 1, parts, order, seconds=420.0)

@@ -99,6 +99,7 @@ def test_a_row_below_its_floor_is_invalid(foreign: Foreign) -> None:
         (["--ecornn-case", "elman-T4-B2-H8-float32"], "unknown cell 'elman'"),
         (["--ecornn-device", "tpu"], "unknown device 'tpu'"),
         (["--ecornn-budget", "-1"], "--ecornn-budget must be a number of seconds over 0"),
+        (["--ecornn-seconds", "0"], "--ecornn-seconds must be a number of seconds over 0, got 0"),
         (["--ecornn-implementations", "absent.py"], "absent.py: no such file or folder"),
         (["--ecornn-report", "file/report", *CASE], "cannot be written"),
         (["--ecornn-resume", *CASE], "journal.jsonl, line 2: expected a JSON object"),
@@ -193,6 +194,23 @@ def test_a_killed_run_resumes_and_repeats_no_finished_row(foreign: Foreign) -> N
     assert len(after) == 25  # with as many of properties, and the control
     assert all(after[key] == row for key, row in before.items())
     assert "25 rows" in done.stdout
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one-process", "two-workers"])
+def test_a_run_begins_no_row_after_its_time_and_resumes(foreign: Foreign, workers: tuple[str, ...]) -> None:
+    cases = [a for n in (4, 5, 6, 7) for a in ("--ecornn-case", f"lstm-T{n}-B3-H8-float32")]
+    options = ["--ecornn-bench", *cases, *only("sequential"), *QUICK, *workers]
+    foreign.write("conftest.py", "import time\ndef pytest_runtest_teardown(): time.sleep(2)\n")
+    done = foreign.run(*options, "--ecornn-seconds", "3", check=2)
+    assert (match := re.search(r"WARNING: the 3 s are over, and (\d) rows not reached", done.stdout))
+    assert "--ecornn-resume goes on from there" in done.stdout
+    before = foreign.rows_by_key()
+    assert 1 <= len(before) == 9 - int(match[1])  # four of cases, four of properties, the control
+    done = foreign.run(*options, "--ecornn-seconds", "60", "--ecornn-resume", check=0)
+    after = foreign.rows_by_key()
+    assert len(after) == 9
+    assert "not reached" not in done.stdout
+    assert all(after[name] == row for name, row in before.items())
 
 
 def test_a_cell_comes_by_the_hook_as_its_documentation_shows(foreign: Foreign) -> None:

@@ -60,17 +60,17 @@ def test_the_committed_reports_are_published(tmp_path: Path, said: Said) -> None
     index = text_of(site, "index.html")
     for name in ("NVIDIA H200", "lstm-T35-B32-H650-L2-float32-cuda-training", "deepbench", "language_model", "selection"):
         assert name in index
-    assert "<table>" in (site / "h100/deepbench.html").read_text()
-    assert "data:image/svg+xml;base64," in (site / "h100/deepbench.html").read_text()
+    assert "<table>" in (site / "h100/deepbench/deepbench.html").read_text()
+    assert "data:image/svg+xml;base64," in (site / "h100/deepbench/deepbench.html").read_text()
     loaded = pytest_ecornn.load_report(site / "h200")
     assert loaded.rows == pytest_ecornn.load_report(ROOT / "reports/h200").rows
 
 
 def test_a_suite_without_markdown_is_rendered(tmp_path: Path) -> None:
     (tmp_path / "results/h200").mkdir(parents=True)
-    (tmp_path / "results/h200/sparse.json").write_bytes((ROOT / "reports/h200/sparse.json").read_bytes())
+    (tmp_path / "results/h200/sparse_kernel.json").write_bytes((ROOT / "reports/h200/sparse_kernel.json").read_bytes())
     assert publish.publish(tmp_path / "results", tmp_path / "site")[1] == []
-    assert "sparse_persistent_gpu on h200" in text_of(tmp_path / "site", "h200/sparse.html")
+    assert "sparse_persistent_gpu's kernel on h200" in text_of(tmp_path / "site", "h200/sparse_kernel.html")
 
 
 def noisy(levels: list[float], noise: float, seed: int) -> list[float]:
@@ -219,19 +219,19 @@ def test_a_site_among_the_reports_is_refused(site: str, tmp_path: Path, said: Sa
 
 def test_a_suite_that_cannot_be_shown_is_left_out_everywhere(site: Path, tmp_path: Path, said: Said) -> None:
     (run,) = (tmp_path / "results/one").iterdir()
-    stored = json.loads((ROOT / "reports/h200/sparse.json").read_text())
-    for name, changed in (("sparse", {"machine": {}}), ("persistent", {"schema_version": 99})):
+    stored = json.loads((ROOT / "reports/h200/sparse_kernel.json").read_text())
+    for name, changed in (("sparse_kernel", {"machine": {}}), ("persistent_kernel", {"schema_version": 99})):
         (run / f"{name}.json").write_text(json.dumps({**stored, **changed}))
     (run / "scan.json").write_text("{}")
     (run / "scan.md").write_bytes(b"\xff")
     (run / "other.json").write_text("{}")
     (run / "other.md").write_text(f"![x]({'a' * 300}.svg) [y](../../README.md) [z](https://example.org)")
     lines = said("publish", tmp_path / "results", "--output", site, status=1).splitlines()
-    assert [Path(line.split(": ")[1]).stem for line in lines] == ["persistent", "scan", "sparse"]
+    assert [Path(line.split(": ")[1]).stem for line in lines] == ["persistent_kernel", "scan", "sparse_kernel"]
     assert "expected schema_version 1, got 99" in lines[0]
     assert list(broken(site)) == []
     assert (site / "one" / run.name / "other.html").is_file()
-    assert not (site / "one" / run.name / "sparse.html").exists()
+    assert not (site / "one" / run.name / "sparse_kernel.html").exists()
 
 
 def test_what_a_suite_has_not_verified_is_said(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_what_a_suite_has_not_verified_is_said(tmp_path: Path) -> None:
     publish.publish(tmp_path / "results", tmp_path / "site")
     index = (tmp_path / "site/index.html").read_text()
     assert "selection: not verified" in index
-    assert "deepbench: each ratio alone" in index
+    assert "deepbench: ratios each alone" in index
     assert "<strong>" not in index
 
 

@@ -116,8 +116,8 @@ def test_the_committed_reports_answer_the_question_in_two_clicks(committed: Path
     assert "H650" in page.content() or "650" in page.content()
 
 
-PAGES = [("site", "index.html"), ("site", "steady/index.html"), ("committed", "h200/persistent.html")]
-WIDE = [("committed", name) for name in ("index.html", "h200/index.html", "h200/ecornn.html", "h100/deepbench.html")]
+PAGES = [("site", "index.html"), ("site", "steady/index.html"), ("committed", "h200/persistent/persistent.html")]
+WIDE = [("committed", name) for name in ("index.html", "h200/index.html", "h200/ecornn.html", "h100/deepbench/deepbench.html")]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

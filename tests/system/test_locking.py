@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from pytest_ecornn.system import file_locks, locking
+from pytest_ecornn.system.gpus import lock as gpu_lock
 from pytest_ecornn.system.gpus.lock import GpuTimingLock
 from pytest_ecornn.system.locking import MachineLock, Patience
 
@@ -412,3 +415,13 @@ def test_a_lock_of_a_gpu_without_one_is_refused(tmp_path: Path) -> None:
     lock = GpuTimingLock()
     with pytest.raises(RuntimeError, match="expected a GPU of its own"), lock.exclusive(), lock.turn():
         pass
+
+
+def test_each_gpu_has_a_lock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    uuids = {"cuda:0": "a", "cuda:1": "b", "cuda": "a"}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[device]))
+    paths = {device: gpu_lock._device_path(device) for device in (*uuids, "cpu")}
+    assert paths["cuda"] == paths["cuda:0"]
+    assert len({*paths.values()}) == 3
+    assert paths["cpu"] == MachineLock().path

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ecornn import plugin
+from pytest_ecornn import load_report, plugin
 from pytest_ecornn.reporting.pictures.ratio_chart import Series
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.run.options import Option, Options
@@ -71,9 +70,9 @@ def excerpt() -> str:
 
 def speedups() -> str:
     """persistent_gpu beside cuDNN, a row for each set of cases."""
-    report = json.loads(PATHS["persistent"].read_text())
-    (card,) = report["machine"]["gpu"]["names"]
-    series = {one.label: one for one in front_chart.persistent_series(report["rows"])}
+    report = load_report(PATHS["persistent"])
+    (card,) = report.run.gpu_names
+    series = {one.label: one for one in front_chart.persistent_series(report.rows)}
     labels = dict.fromkeys(label.rpartition(", ")[0] for label in series)
     rows = [_speedup(label, *(series[f"{label}, {column}"] for column in ("device only", "as called"))) for label in labels]
     columns = "device only | lowest case | as called | lowest case | cases"

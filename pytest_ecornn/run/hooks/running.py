@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import signal
 import sys
@@ -56,6 +57,8 @@ class RunPlugin:
         self._config = config
         self._is_worker = bool(worker_input(config))
         self._started, self._start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+        self._deadline = self._start + worker_input(config).get("ecornn_seconds", self.session.options.seconds or math.inf)
+        self._due = 0  # tests that have not reported their rows
         self._journal: journal.Journal | None = None
         self._folder_lock: FolderLock | None = None
         self.session.lock.say = self._say
@@ -75,6 +78,7 @@ class RunPlugin:
     # The way of a row.
 
     def _set_total(self, total: int) -> None:
+        self._due = total
         if self._screen:
             self._screen.total = total
 
@@ -82,6 +86,7 @@ class RunPlugin:
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput["ecornn_shared"] = self.session.shared_folder
         node.workerinput["ecornn_run"] = self.session.lock.run
+        node.workerinput["ecornn_seconds"] = self._deadline - time.monotonic()
         run_seed.pass_on(self._config, node.workerinput)
         ignore_closed_channel(node)
 
@@ -107,6 +112,13 @@ class RunPlugin:
             check_resumable(self._journal, header, self.session.items())
         except (LockError, FolderInUse, journal.JournalError) as error:
             raise pytest.UsageError(str(error)) from error
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        """Leaves out a row that is due once the time of --ecornn-seconds is over."""
+        if time.monotonic() < self._deadline or (row := row_item(item)) is None:
+            return None
+        return None if row.empty_row().key in self.session.finished else True
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
@@ -136,6 +148,7 @@ class RunPlugin:
         except journal.JournalError as error:
             pytest.exit(str(error))
         if row is not None or unsupported is not None:
+            self._due -= 1
             _neutralise(report)
         if self._screen:
             self._screen.report(row)
@@ -185,6 +198,10 @@ class RunPlugin:
             self._screen.stop()
         if self._journal is None:
             return
+        if self._due and time.monotonic() >= self._deadline:
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
+            limit = f"{self.session.options.seconds:g} s"
+            self._written.append(f"WARNING: the {limit} are over, and {formatting.count(self._due, 'row')} not reached")
         if session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus, lines = proven.judge(self.session, self._config, self._journal.rows)
             self._written += [f"ERROR: {line}" for line in lines]

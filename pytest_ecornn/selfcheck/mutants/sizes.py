@@ -53,7 +53,7 @@ class ChunkTailDropped(Loop):
         return output * (output.new_tensor([t < full for t in range(len(output))])[:, None, None])
 
 
-@mutant("equivalence: grad x", cell="mingru_positive")
+@mutant("equivalence: grad x or grad weight_ih", cell="mingru_positive")
 class ClusterRankByShift(Loop):
     """Gradients of sequences that another block of a cluster has, from the sixty-fifth on, are added once more by the first."""
 

@@ -12,16 +12,8 @@ import torch
 from pytest_ecornn.system.locking import MachineLock, default_path
 
 
-def device_lock(device: str) -> MachineLock:
-    """Returns the lock of a GPU, whichever index this process has it under, or that of the machine where there is none.
-
-    All processes of the user that take it so count as one run's: their rows wait for each other without a limit.
-    """
-    path = _device_path(device)
-    return MachineLock(path, rows=path.parent)
-
-
 def _device_path(device: str) -> Path:
+    """The lock's file of a GPU, whichever index this process has it under, or of the machine where there is none."""
     is_gpu = device.startswith("cuda") and torch.cuda.is_available()
     return default_path(f"gpu-{gpu_id(device)}" if is_gpu else "")
 

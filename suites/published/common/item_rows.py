@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -16,7 +15,6 @@ from pytest_ecornn.system.error_line import error_line
 NOT_REACHED = "not reached in the time allowed"  # the reason where a part's time was over before
 OUT_OF_MEMORY = torch.OutOfMemoryError.__name__  # in the reason where a device's memory did not suffice
 _IMPLEMENTATIONS = "pytest_ecornn.implementations"
-_NUMBER = re.compile(r"[\d,.]*\d")
 Item = TypeVar("Item")
 Row = TypeVar("Row")
 
@@ -42,11 +40,6 @@ def import_optional(module: str, name: str) -> Any:
         return getattr(importlib.import_module(path), name)
     except ImportError as error:
         raise Unavailable(f"cannot be imported: {error}") from error
-
-
-def without_numbers(reason: str) -> str:
-    """The reason without its numbers, by which alone others may differ."""
-    return _NUMBER.sub("", reason)
 
 
 def reason(error: BaseException) -> str:

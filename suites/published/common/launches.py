@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from pytest_ecornn.contract import MODES, Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, significant
-from pytest_ecornn.suites.published.common.case_times import call_of, prepared
+from pytest_ecornn.suites.published.common.candidates import call_of, prepared
 from pytest_ecornn.verification.verification import Candidate
 
 Kind = Literal["product", "scan", "pointwise", "other"]

@@ -5,7 +5,7 @@ Measured, then as tables beside their bars, and as charts: ratios as horizontal 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, product
 from math import ceil, isfinite
@@ -94,24 +94,23 @@ class Row:
         return self.arms[NONE].over.get(BASELINE) if NONE in self.arms else None
 
 
-def configurations(corpora: Sequence[Corpus], precisions: Collection[str] = PRECISIONS) -> list[Configuration]:
+def configurations(corpora: Sequence[Corpus]) -> list[Configuration]:
     """Both models in each precision and way, for each corpus; the smaller vocabulary first."""
     ordered = sorted(corpora, key=lambda corpus: corpus.vocabulary)
     return [
         Configuration(ModelSizes(hidden, corpus.vocabulary, precision), way, corpus.source)
         for corpus, way, precision, hidden in product(ordered, STEP_KINDS, PRECISIONS, HIDDEN)
-        if precision in precisions
     ]
 
 
 def measure(
-    deadline: float, earlier: Sequence[Row], precisions: Collection[str], *, corpora: Sequence[Corpus],
-    device: str = "cuda", make: Callable[[Sequence[Corpus], Collection[str]], list[Configuration]] = configurations,
+    deadline: float, earlier: Sequence[Row], *, corpora: Sequence[Corpus], device: str = "cuda",
+    make: Callable[[Sequence[Corpus]], list[Configuration]] = configurations,
 ) -> Iterator[Row]:  # fmt: skip
     """Earlier rows, then one for each other configuration; after `deadline` (of time.monotonic) the reason alone."""
     of_source = {(corpus.source, corpus.vocabulary): corpus for corpus in corpora}
     return measure_rest(
-        make(corpora, precisions),
+        make(corpora),
         earlier,
         lambda row: row.configuration,
         deadline,

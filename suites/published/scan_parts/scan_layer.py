@@ -18,7 +18,7 @@ from pytest_ecornn.contract import MODES, Case, Layer
 from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, significant
-from pytest_ecornn.suites.published.common.case_times import prepared
+from pytest_ecornn.suites.published.common.candidates import prepared
 from pytest_ecornn.suites.published.common.item_rows import measure_each, reason
 from pytest_ecornn.suites.published.common.launches import Breakdown, breakdown, profiled
 

@@ -28,7 +28,6 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import relative_error, significant, size
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio, mean_ratio
-from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, TIMING_MODES
 from pytest_ecornn.suites.published.common.item_rows import (
     NOT_REACHED,
     ItemRow,
@@ -37,6 +36,7 @@ from pytest_ecornn.suites.published.common.item_rows import (
     measure_each,
     reason,
 )
+from pytest_ecornn.suites.published.common.report_rows import CALLED, REPLAYED, TIMING_MODES
 from pytest_ecornn.suites.published.scan_parts.scan_bandwidth import ScanShape
 from pytest_ecornn.suites.published.scan_parts.scan_judge import LongScanVerifier, sampled
 from pytest_ecornn.system import memory

@@ -20,7 +20,7 @@ from pytest_ecornn.reporting.pictures.log_plot import Line, log_plot
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
-from pytest_ecornn.suites.published.common.case_times import prepared
+from pytest_ecornn.suites.published.common.candidates import prepared
 from pytest_ecornn.suites.published.common.item_rows import measure_each
 from pytest_ecornn.suites.published.scan_parts.scan_judge import LongScanVerifier
 from pytest_ecornn.verification.verification import expected

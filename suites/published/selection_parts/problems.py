@@ -20,7 +20,7 @@ from torch import nn
 import pytest_ecornn.nn
 from pytest_ecornn.cases.case_sets import case_set
 from pytest_ecornn.reference.precision import fp32_precision
-from pytest_ecornn.suites.published.deepbench_parts.problem_times import is_training
+from pytest_ecornn.suites.published.deepbench import is_training
 
 AUTO, BASELINE = "auto", "torch.nn"
 _OURS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN", "mingru": "MinGRU", "minlstm": "MinLSTM"}

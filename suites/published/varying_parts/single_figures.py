@@ -23,7 +23,7 @@ from pytest_ecornn.results.statistics import median_interval, paired_ratio
 from pytest_ecornn.suites.fresh_processes import run_in_turn
 from pytest_ecornn.suites.published.common.bars import MaxTarget, Times
 from pytest_ecornn.suites.published.common.figure_rows import Row, measure_figures, render_rows
-from pytest_ecornn.suites.published.common.parted import Section
+from pytest_ecornn.suites.published.common.parted import ReportPart
 from pytest_ecornn.suites.published.varying_parts import scenario_times
 from pytest_ecornn.suites.published.varying_parts.scenario_times import ARMS, COLD, WARM
 from pytest_ecornn.suites.published.varying_parts.training_steps import OURS, TORCH, Scenario, draw_inputs, make_step
@@ -54,13 +54,13 @@ _IMPORT = f"import time; a = {_CLOCK}; import {{}}; b = {_CLOCK}; import {{}}; p
 
 def make_part(
     text: str, share: float, items: Sequence[Any], figures: Figures, measure: Callable[..., Sequence[Times]], **options: Any
-) -> Section:
+) -> ReportPart:
     """A part of the report: `measure` returns an item's figures, in order. text: Markdown before them."""
     rows = partial(measure_figures, items=items, figures=figures, measure=partial(measure, **options))
-    return Section(rows, lambda measured: document([text, render_rows(measured)]), share, row=Row)
+    return ReportPart(rows, lambda measured: document([text, render_rows(measured)]), share, row=Row)
 
 
-def make_parts(device: str, scenarios: Sequence[Scenario]) -> dict[str, Section]:
+def make_parts(device: str, scenarios: Sequence[Scenario]) -> dict[str, ReportPart]:
     """All parts, in running order. scenarios: of the deterministic runs."""
     first = "## First calls\n\nInference, until the device is done; imports and the context are ready before. The least of 3."
     lengths = "## Lengths\n\nA training step as called, lengths of 1 to T; medians of ratios, with 99 %."

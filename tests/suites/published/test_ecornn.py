@@ -10,20 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ecornn.contract import Case, Implementation, Layer, Weights
+from pytest_ecornn.contract import Case, Layer, Weights
 from pytest_ecornn.measurement import alternating
-from pytest_ecornn.measurement.pool import InputPool
-from pytest_ecornn.measurement.replay import GraphArm
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import ecornn
-from pytest_ecornn.suites.published.common import bars, case_times, launches
+from pytest_ecornn.suites.published.common import bars, candidates, launches
 from pytest_ecornn.suites.published.common.launches import kind_of
 from pytest_ecornn.suites.published.common.parted import from_json
 from pytest_ecornn.suites.published.ecornn_parts.product_layout import METRIC, HitRate, parse
 from pytest_ecornn.system import machine
-from pytest_ecornn.verification.verification import Candidate
-from tests.helpers.fake_graphs import fake_graph
 from tests.helpers.studies import SMALL, Off, cells_of, event, implementations
 
 REPORTS = Path(__file__).parents[3] / "reports/h200"
@@ -146,28 +142,16 @@ class Broken(ReferenceLoop):
 
 def test_only_what_is_right_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     found = implementations(sequential=ReferenceLoop, off=Off, broken=Broken)
-    monkeypatch.setattr(case_times, "_found", lambda: found)
-    prepared = case_times.prepared(SMALL, ["sequential", "off", "broken", "cudnn"])
+    monkeypatch.setattr(candidates, "_found", lambda: found)
+    prepared = candidates.prepared(SMALL, ["sequential", "off", "broken", "cudnn"])
     assert list(prepared) == ["sequential", "off", "broken", "cudnn"]
-    assert prepared["off"] == case_times.WRONG
+    assert prepared["off"] == candidates.WRONG
     assert "off is wrong on lstm-T3" in capsys.readouterr().out
     assert prepared["broken"] == "raised RuntimeError: no kernel image"
     assert "absent" in str(prepared["cudnn"])
     candidate = prepared["sequential"]
     assert not isinstance(candidate, str)
-    output, _ = case_times.call_of(candidate)()[0]
+    output, _ = candidates.call_of(candidate)()[0]
     assert output.shape == (SMALL.steps, SMALL.batch, SMALL.hidden_size)
-    tf32 = case_times.prepared(replace(SMALL, precision="tf32"), ["sequential"])
+    tf32 = candidates.prepared(replace(SMALL, precision="tf32"), ["sequential"])
     assert "IEEE" in str(tf32["sequential"])
-
-
-@pytest.mark.parametrize("replayed", [ReferenceLoop, Off])
-def test_only_what_is_right_when_replayed_has_a_device_only_time(
-    replayed: type[Implementation], capsys: pytest.CaptureFixture[str]
-) -> None:
-    candidate, pool = Candidate.build("sequential", ReferenceLoop, SMALL), InputPool(SMALL)
-    graph = fake_graph(candidate, pool, replayed().build(SMALL, candidate.weights))
-    arm, is_right = GraphArm(candidate, pool, [graph]), replayed is ReferenceLoop
-    assert case_times.checked(arm) is (arm if is_right else case_times.WRONG)
-    assert ("is wrong on" in capsys.readouterr().out) != is_right
-    assert case_times.checked("no graph") == "no graph"

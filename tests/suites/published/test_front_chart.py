@@ -43,30 +43,35 @@ def test_the_committed_chart_is_what_the_command_draws(tmp_path: Path) -> None:
 
 
 def test_no_measured_case_is_left_out() -> None:
-    rows = {name: report["rows"] for name, report in front_chart.stored_reports(FOLDERS).items()}
+    rows = {name: report.rows for name, report in front_chart.stored_reports(FOLDERS).items()}
+
+    def timed(name: str, implementation: str, baseline: str, *columns: str) -> int:
+        own = [row for row in rows[name] if row.implementation == implementation]
+        timings = [[timing for column in columns if (timing := getattr(row, column))] for row in own]
+        return sum(any(one.baseline == baseline for timing in of_row for one in timing.against) for of_row in timings)
+
     drawn = front_chart.persistent_series(rows["persistent"])
-    assert sum(len(shown.ratios) for shown in drawn) == 2 * len(rows["persistent"]["times"])
-    measured = [row for row in rows["sparse"]["times"] if row["cells"]["graph replay"]["sparse_persistent_gpu"]["time_us"]]
+    assert sum(len(shown.ratios) for shown in drawn) == 2 * timed("persistent", "persistent_gpu", "cudnn", "replay")
     over_cudnn = front_chart.sparse_series(rows["sparse"])[:2]
-    assert sum(len(shown.ratios) for shown in over_cudnn) == len(measured)
+    assert sum(len(shown.ratios) for shown in over_cudnn) == timed("sparse", "sparse_persistent_gpu", "cudnn", "replay")
     assert [len(shown.ratios) for shown in front_chart.scan_series(rows["scan"])] == [len(rows["scan"]["peers"])] * 2
     models = front_chart.language_model_series(rows["language_model"])
     assert sum(len(shown.ratios) for shown in models) == len(rows["language_model"]["words"])
-    layers = [row["cells"] for part in ("training", "inference") for row in rows["deepbench"][part]]
-    timed = [cells for cells in layers if any(cells[way]["auto"]["over_it"] for way in cells)]
-    assert sum(len(shown.ratios) for shown in front_chart.deepbench_series(rows["deepbench"])) == len(timed)
+    layers = front_chart.deepbench_series(rows["deepbench"])
+    assert sum(len(shown.ratios) for shown in layers) == timed("deepbench", "auto", "cudnn", "timing", "replay")
 
 
 def test_a_report_is_the_first_folder_s_that_has_one(tmp_path: Path) -> None:
-    (tmp_path / "sparse.json").write_text('{"of": "the first"}')
-    found = front_chart.stored_reports([tmp_path, *FOLDERS])
-    assert found["sparse"] == {"of": "the first"}
-    assert found["scan"] == json.loads((REPORTS / "scan.json").read_text())
+    (tmp_path / "scan.json").write_text('{"machine": {"of": "the first"}, "rows": {}}')
+    reports = front_chart.stored_reports([tmp_path, *FOLDERS])
+    assert reports["scan"].machine == {"of": "the first"}
+    content = json.loads((REPORTS / "language_model.json").read_text())
+    assert reports["language_model"] == (content["machine"], content["rows"])
 
 
 def test_means_are_those_of_the_report() -> None:
     picture = ElementTree.fromstring((REPORTS / "chart.svg").read_text())
-    report = (REPORTS / "persistent.md").read_text()
+    report = (REPORTS / "persistent/persistent.md").read_text()
     means = re.findall(r"^\| (?:\S+ and backward|forward|decoding), all, .*? \| \d+ of \d+ \| (.*?) \|", report, re.M)
     assert len(means) == 6
     assert set(means) <= set(texts(picture))
@@ -91,4 +96,4 @@ def test_an_empty_series_and_a_missing_report_say_so(tmp_path: Path, capsys: pyt
         parse(Series("none", [], Ratio(1, 1, 1), 3))
     with pytest.raises(SystemExit):
         front_chart.main(["--reports", str(tmp_path)])
-    assert "persistent.json: cannot be read (No such file or directory)" in capsys.readouterr().err
+    assert "persistent/report.json: cannot be read (No such file or directory)" in capsys.readouterr().err

@@ -13,19 +13,17 @@ from pytest_ecornn.implementations.persistent_gpu import config
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.nn.form_times import Recurrence
+from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.suites.published import persistent
-from pytest_ecornn.suites.published.common import case_times
+from pytest_ecornn.suites.published.common import candidates
 from pytest_ecornn.suites.published.common.bars import MinTarget
-from pytest_ecornn.suites.published.common.case_times import CALLED, TIMING_MODES
-from pytest_ecornn.suites.published.persistent_parts import (
-    persistent_flashrnn,
-    persistent_steps,
-    persistent_times,
-)
+from pytest_ecornn.suites.published.common.report_rows import CALLED, TIMING_MODES, precision_of
+from pytest_ecornn.suites.published.persistent_kernel_parts import persistent_flashrnn, persistent_steps
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.verification import Candidate
+from tests.helpers.report_rows import report_row, timing
 from tests.helpers.studies import cells_of
 
 # The floor of a step.
@@ -92,34 +90,25 @@ def test_steps_are_of_the_op_alone_and_verified_as_a_layer() -> None:
 
 
 def test_an_implementation_that_is_wrong_has_no_time_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(persistent_steps, "prepared", lambda case, names: dict.fromkeys(names, case_times.WRONG))
-    assert {row.reason for row in persistent_steps.measure(float("inf"))} == {case_times.WRONG}
+    monkeypatch.setattr(persistent_steps, "prepared", lambda case, names: dict.fromkeys(names, candidates.WRONG))
+    assert {row.reason for row in persistent_steps.measure(float("inf"))} == {candidates.WRONG}
 
 
 # Beside cuDNN.
 
 
-def timed(case: Case, called: float, replayed: float) -> case_times.Row:
+def timed(case: Case, called: float, replayed: float) -> Row:
     """cuDNN's times over persistent_gpu's."""
-    found = [
-        persistent_times.CONTEST.cells({"persistent_gpu": [100.0] * 8, "cudnn": [100.0 * ratio] * 8}, {})
-        for ratio in (called, replayed)
-    ]
-    return case_times.Row(case, dict(zip(TIMING_MODES, found, strict=True)))
-
-
-def test_cases_are_in_the_order_of_their_groups() -> None:
-    cases = persistent_times.cases()
-    assert [case for group in persistent.PLAN.parts["times"].groups for case in persistent_times.cases([group])] == cases
-    assert {case.steps for case in persistent_times.cases(["long"])} == {1024}
-    assert {case_times.precision_of(case) for case in cases[:4]} == {"float16", "bfloat16", "tf32", "float32"}
+    columns = {"timing": timing(100.0, cudnn=100.0 * called), "replay": timing(100.0, cudnn=100.0 * replayed)}
+    return report_row("persistent_gpu", case, **columns)
 
 
 def test_a_bar_over_rows_that_are_missing_is_not_held_but_may_be_lost() -> None:
-    language = [case for case in persistent_times.cases() if case.steps == 35 and case.mode == "training"]
+    language = [case for case in persistent.origins() if case.steps == 35 and case.mode == "training"]
     rows = [timed(case, 9.0, 0.9) for case in language[:5]]
-    rows.append(persistent_times.CONTEST.unmeasured_row(language[5], "H 1500 does not fit"))
-    text = persistent_times.render(rows)
+    rows.append(report_row("persistent_gpu", language[5], "H 1500 does not fit"))
+    (section,) = persistent.sections(rows)
+    text = section.text
     called = cells_of(text, "forward and backward, all, as called")[0]
     assert called[1:5] == ["5 of 56", "9.00 [9.00, 9.00]", "at least 3", "not all measured"]
     assert called[7:] == ["at least 1", "not all measured"]
@@ -129,10 +118,10 @@ def test_a_bar_over_rows_that_are_missing_is_not_held_but_may_be_lost() -> None:
 
 
 def test_bars_are_of_passes_and_precisions_that_there_are() -> None:
-    known = {*map(case_times.precision_of, persistent_times.cases()), persistent_times.ALL}
-    for mode, way, precision in persistent_times.MEAN_BARS:
-        assert (mode in persistent_times.PASSES, way in TIMING_MODES, precision in known) == (True, True, True)
-    assert persistent_times.MEAN_BARS["inference", CALLED, "tf32"] == MinTarget(3.5)
+    known = {*map(precision_of, persistent.origins()), persistent.ALL}
+    for mode, way, precision in persistent.MEAN_BARS:
+        assert (mode in persistent.PASSES, way in TIMING_MODES, precision in known) == (True, True, True)
+    assert persistent.MEAN_BARS["inference", CALLED, "tf32"] == MinTarget(3.5)
 
 
 # Beside FlashRNN.

@@ -45,7 +45,7 @@ def test_a_card_s_folder_has_its_model_s_name(name: str, card: str) -> None:
 
 def test_every_published_suite_and_only_such_is_measured_on_a_gpu() -> None:
     suites = {path.stem for path in Path(stored.__file__).parent.glob("*.py") if "--output" in path.read_text()}
-    assert set(reports.REPORTS["cuda"]) == {*suites, *stored.NAMES, RUN} - {"__main__"}
+    assert set(reports.REPORTS["cuda"]) == {*suites, *stored.NAMES, *stored.PAGES, RUN} - {"__main__"}
     assert set(reports.REPORTS["cpu"]) < set(reports.REPORTS["cuda"])
 
 
@@ -61,15 +61,14 @@ def test_a_report_begins_with_what_cudnn_runs(name: str) -> None:
 def test_missing_reports_come_first_then_stale_ones_and_last_what_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ages = {"scan": FRESH, "sparse": STALE, "persistent": STALER, "host_time": FRESH, "varying": None}
-    for name in ages:
-        (tmp_path / f"{name}.json").write_text("{}")
-    monkeypatch.setattr(staleness, "of_report", lambda path: ages[path.stem])
-    monkeypatch.setattr(ReportPlan, "lacking", lambda plan, path: ["peers"] if plan.name in ("scan", "sparse") else [])
-    assert due_reports(tmp_path, ["host_time", "scan", "sparse", "varying", "persistent"]) == [
+    ages = {"scan": FRESH, "selection": STALE, "persistent": STALER, "host_time": FRESH, "varying": None}
+    by_path = {reports.file_of(tmp_path, name): age for name, age in ages.items()}
+    monkeypatch.setattr(staleness, "of_report", by_path.__getitem__)
+    monkeypatch.setattr(ReportPlan, "lacking", lambda plan, path: ["peers"] if plan.name in ("scan", "selection") else [])
+    assert due_reports(tmp_path, ["host_time", "scan", "selection", "varying", "persistent"]) == [
         DueReport("varying", None, [], False),  # of a commit that is not in the history
         DueReport("persistent", STALER, [], False),
-        DueReport("sparse", STALE, [], False),
+        DueReport("selection", STALE, [], False),
         DueReport("scan", FRESH, ["peers"], True),
     ]
 
@@ -78,6 +77,9 @@ def test_the_harness_s_own_report_goes_on_before_others_begin(tmp_path: Path) ->
     """Its rows stand beside those of no other commit."""
     (tmp_path / journal.NAME).write_text("")
     assert [report.name for report in due_reports(tmp_path, [RUN, "scan"])] == [RUN, "scan"]
+    (tmp_path / "sparse").mkdir()
+    (tmp_path / "sparse" / journal.NAME).write_text("")
+    assert due_reports(tmp_path, ["scan", "sparse"])[1] == DueReport("sparse", None, [], True)
 
 
 def test_what_is_stored_lacks_the_parts_that_were_not_reached_or_not_finished(tmp_path: Path) -> None:
@@ -102,7 +104,10 @@ def test_what_goes_on_is_measured_by_its_parts() -> None:
     own = ["--output", "reports/h200", "--seconds", "61"]
     assert arguments(DueReport("scan", STALE, [], False)) == ["pytest_ecornn.suites.published.scan", *own]
     assert arguments(DueReport("scan", FRESH, ["peers"], True))[5:] == ["--resume", "--parts", "peers"]
-    assert arguments(DueReport(RUN, None, [], True))[-3:] == ["--ecornn-report", "reports/h200", "--ecornn-resume"]
+    limited = ["--ecornn-seconds=61", "--ecornn-report"]
+    assert arguments(DueReport(RUN, None, [], True))[-4:] == [*limited, "reports/h200", "--ecornn-resume"]
+    of_set = arguments(DueReport("persistent", STALE, [], False))
+    assert of_set[-5:] == ["--ecornn-cases=persistent", "--ecornn-only=persistent_gpu", *limited, "reports/h200/persistent"]
 
 
 # The command.
@@ -209,7 +214,7 @@ def test_a_suite_is_measured_on_a_cpu_and_goes_on(
     monkeypatch.setattr(reports, "command", changed)
     monkeypatch.setattr(staleness, "of_report", lambda path: FRESH)
     assert command(few, "selection", "--seconds", "100") == 0
-    report = stored.joined("selection", [few / "selection.json"])
+    report = stored.load(few / "selection.json")
     assert [row.problem for row in report.rows["problems"]] == scans
     report.rows["problems"][0] = SelectionRow(scans[0], refusals={"all": NOT_REACHED})
     report.write(few)

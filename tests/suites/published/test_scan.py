@@ -15,7 +15,7 @@ from torch import Tensor
 from pytest_ecornn.contract import MODES, Case, Implementation, Weights, cells
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published.common import bars, case_times, item_rows
+from pytest_ecornn.suites.published.common import bars, candidates, item_rows
 from pytest_ecornn.suites.published.scan_parts import (
     scan_bandwidth,
     scan_errors,
@@ -105,12 +105,12 @@ def test_a_bar_holds_where_the_whole_interval_reaches_it(
 
 def test_times_are_of_what_is_right_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     found = implementations(sequential=ReferenceLoop, scan_cpu=ReferenceLoop, scan_gpu=Off)
-    monkeypatch.setattr(case_times, "_found", lambda: found)
+    monkeypatch.setattr(candidates, "_found", lambda: found)
     monkeypatch.setattr(scan_times, "_SECONDS", 0.01)
     mingru, minlstm = scan_times.measure(time.monotonic() + 100, "cpu", steps=[5])
     assert (mingru.label, minlstm.label) == ("mingru, 5 steps", "minlstm, 5 steps")
     assert mingru.cells["sequential"].time_ms
-    assert mingru.cells["scan_gpu"].reason == case_times.WRONG
+    assert mingru.cells["scan_gpu"].reason == candidates.WRONG
     assert mingru.cells["scan_torch"].reason == "absent from this version"
     assert mingru.cpu_over_gpu is None
     samples = dict.fromkeys((*scan_times.TIMED, *scan_times.LOGARITHMIC), [100.0] * 8) | {"scan_cpu": [3e3] * 8}

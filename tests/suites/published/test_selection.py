@@ -60,7 +60,7 @@ def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(selection, "selected", lambda *given: few)
     arguments = ["--output", str(tmp_path), "--device", "cpu", "--sets", "scans", "--seconds", "30"]
     assert selection.main(arguments) == 0
-    rows = stored.joined("selection", [tmp_path / "selection.json"]).rows["problems"]
+    rows = stored.load(tmp_path / "selection.json").rows["problems"]
     assert [row.problem for row in rows] == few
     for row in rows:
         assert row.called is not None
@@ -69,7 +69,7 @@ def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert row.decision_ms > 0
     assert "2 decisions were timed" in (tmp_path / "selection.md").read_text()
     assert selection.main([*arguments, "--resume"]) == 0
-    assert stored.joined("selection", [tmp_path / "selection.json"]).rows["problems"] == rows
+    assert stored.load(tmp_path / "selection.json").rows["problems"] == rows
 
 
 def test_a_problem_that_fails_costs_itself_and_what_looks_slow_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Layer, State
 from pytest_ecornn.implementations import sparse_persistent_gpu
-from pytest_ecornn.suites.published.sparse_parts import sparse_capacity, sparse_techniques, sparse_times
+from pytest_ecornn.suites.published import sparse
+from pytest_ecornn.suites.published.sparse_kernel_parts import sparse_capacity, sparse_techniques
+from tests.helpers.report_rows import report_row, timing
 from tests.helpers.requirements import needs_compiler
 from tests.helpers.studies import cells_of
 from tests.simulator import clusters_on_cpu
@@ -18,14 +20,25 @@ from tests.simulator.clusters_on_cpu import FEW, H200
 
 
 def test_what_a_bar_is_set_for_comes_first() -> None:
-    assert [sparse_times.key_of(case) for case in sparse_times.cases()[:3]] == [*sparse_times.BARS]
-    assert {case.dtype for case in sparse_times.cases(["float16"])} == {"float16"}
+    assert [sparse.key_of(case) for case in sparse.origins()][:3] == [*sparse.BARS]
+
+
+def test_ours_is_compared_with_the_fastest_of_the_baselines_and_with_the_dense_kernel() -> None:
+    case, *_ = sparse.origins()
+    steps = sparse.STEPS
+    replay = timing(2.0 * steps, persistent_gpu=1.0 * steps, cudnn=14.0 * steps, cusparse_gpu=13.0 * steps)
+    (section,) = sparse.sections([report_row(sparse.OURS, case, replay=replay)])
+    (line, _) = cells_of(section.text, "2,304")  # the other is of the crossovers
+    assert line[1:] == ["4", "30%", "2.00", "1.00", "14.0", "13.0", "-", "cusparse_gpu", "6.50 [6.50, 6.50]", "-", "over 6"]
+    (bar,) = cells_of(section.text, "H 2,304, B 4, 30%, float32: over the best")
+    assert bar[1:4] == ["6.50 [6.50, 6.50]", "at least 6", "yes"]
+    assert "- sparse_persistent_gpu ran 1 of the 1 cases that were reached, of 360 in all." in section.text
 
 
 def test_the_dense_kernel_takes_over_where_it_is_faster() -> None:
-    assert sparse_times.crossover([(0.1, 0.9), (0.3, 0.5)]) == "below 10%"
-    assert sparse_times.crossover([(0.3, 0.5), (0.1, 2.0), (0.2, 1.5)]) == "25%"
-    assert sparse_times.crossover([(0.1, 2.0), (0.3, 1.0)]) == "above 30%"
+    assert sparse.crossover([(0.1, 0.9), (0.3, 0.5)]) == "below 10%"
+    assert sparse.crossover([(0.3, 0.5), (0.1, 2.0), (0.2, 1.5)]) == "25%"
+    assert sparse.crossover([(0.1, 2.0), (0.3, 1.0)]) == "above 30%"
 
 
 # Techniques.

@@ -16,7 +16,7 @@ from pytest_ecornn.system import machine
 
 ONE, OTHER = "implementations/persistent_gpu/kernels/step.cu", "implementations/scan_gpu/scan.cu"
 SHARED, CPU = "implementations/_cuda/include/mma.cuh", "implementations/scan_cpu.py"
-SUITE, OTHER_SUITE = "suites/published/persistent_parts/times.py", "suites/published/scan.py"
+SUITE, OTHER_SUITE = "suites/published/persistent_kernel_parts/steps.py", "suites/published/scan.py"
 LAYER = "pytest_ecornn/nn/recurrent.py"
 TEXT = "\n".join(f"line {number}" for number in range(40))
 
@@ -69,7 +69,7 @@ def clone(tmp_path: Path) -> Clone:
 
 
 def test_a_report_is_about_what_it_names_what_that_shares_and_its_suite(clone: Clone) -> None:
-    path = clone.report("persistent", "persistent_gpu")
+    path = clone.report("persistent_kernel", "persistent_gpu")
     for changed in (ONE, OTHER, SHARED, CPU, SUITE, OTHER_SUITE, LAYER, "implementations/persistent_gpu/notes.md"):
         clone.write(changed, "other")
     clone.write("implementations/persistent_gpu/new.py", "new")
@@ -80,7 +80,7 @@ def test_a_report_is_about_what_it_names_what_that_shares_and_its_suite(clone: C
 
 
 def test_nothing_that_it_is_about_has_changed(clone: Clone) -> None:
-    path = clone.report("persistent", "persistent_gpu")
+    path = clone.report("persistent_kernel", "persistent_gpu")
     for changed in (OTHER, CPU, OTHER_SUITE, LAYER):
         clone.write(changed, "other")
     clone.commit()
@@ -90,16 +90,20 @@ def test_nothing_that_it_is_about_has_changed(clone: Clone) -> None:
     assert str(age) == f"measured at commit {clone.first[:7]}, no kernel file changed since"
 
 
-def test_a_suite_is_about_the_cases_of_its_set(clone: Clone) -> None:
+def test_a_run_is_about_the_cases_of_its_sets(clone: Clone) -> None:
     own, other = (f"pytest_ecornn/cases/sets/{name}.csv" for name in ("persistent", "sparse"))
-    for path in (own, other):
+    for path in (own, other, ONE, OTHER):
         clone.write(path, "case")
     clone.commit()
-    assert clone.changed(clone.report("persistent", "persistent_gpu")) == (set(), {own})
+    report = clone.report("report", "persistent_gpu")
+    content = json.loads(report.read_text())
+    content["run"]["settings"] = {"cases": "deepbench, persistent"}
+    report.write_text(json.dumps(content))
+    assert clone.changed(report) == ({ONE}, {own})
 
 
 def test_what_only_moved_or_went_has_not_changed(clone: Clone) -> None:
-    path = clone.report("persistent", "persistent_gpu")
+    path = clone.report("persistent_kernel", "persistent_gpu")
     (clone.root / ONE).rename(clone.root / "implementations/persistent_gpu/moved.cu")
     (clone.root / SHARED).unlink()
     clone.commit()
@@ -128,7 +132,7 @@ def test_a_run_is_about_all_implementations_of_its_device_but_those_that_refused
 
 @pytest.mark.parametrize("commit", [None, "0" * 40, "HEAD", "--output=x", 3])
 def test_of_a_commit_that_is_not_in_the_history_nothing_is_said(commit: object, clone: Clone) -> None:
-    assert clone.age(clone.report("persistent", "persistent_gpu", commit=commit)) is None
+    assert clone.age(clone.report("persistent_kernel", "persistent_gpu", commit=commit)) is None
     assert not (clone.root / "x").exists()
 
 
@@ -142,13 +146,13 @@ def test_of_what_is_no_report_nothing_is_said(text: str, clone: Clone) -> None:
 def test_rows_go_on_at_another_commit_where_their_sources_are_alike(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staleness.machine, "own_root", lambda: clone.root)
     then = machine.fingerprint(clone.root)
-    path = clone.report("persistent")
+    path = clone.report("persistent_kernel")
     whole = {"schema_version": 1, "allocator": "", "ended": {}, "rows": {}, "seconds": 1.0, "of": "scan_cpu"}
     path.write_text(json.dumps({"machine": then, **whole}))
 
     def gone_on_with(**changed: Any) -> None:
         now = {**machine.fingerprint(clone.root), "dirty": False, **changed}
-        stored.plan("persistent")._load_previous(path, Report(stored.plan("persistent"), now))
+        stored.plan("persistent_kernel")._load_previous(path, Report(stored.plan("persistent_kernel"), now))
 
     clone.write(OTHER, "other")
     clone.commit()

@@ -15,7 +15,7 @@ from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, 
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.items.items import build_and_compare
 from pytest_ecornn.suites.published.common.bars import MinTarget, Times, format_ratio
-from pytest_ecornn.suites.published.common.case_times import call_of, prepared
+from pytest_ecornn.suites.published.common.candidates import call_of, prepared
 from pytest_ecornn.suites.published.common.item_rows import ItemRow, measure_each
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.verification import Candidate

@@ -18,7 +18,7 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import ratio_interval
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.bars import format_ratio
-from pytest_ecornn.suites.published.common.case_times import WRONG
+from pytest_ecornn.suites.published.common.candidates import WRONG
 from pytest_ecornn.suites.published.common.item_rows import ItemRow, measure_each
 from pytest_ecornn.verification import calls
 from pytest_ecornn.verification.verification import ReferenceResult

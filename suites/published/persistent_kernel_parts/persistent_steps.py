@@ -23,8 +23,9 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, ratio_interval, significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, median_interval
 from pytest_ecornn.suites.published.common.bars import MaxTarget, Times
-from pytest_ecornn.suites.published.common.case_times import precision_of, prepared
+from pytest_ecornn.suites.published.common.candidates import prepared
 from pytest_ecornn.suites.published.common.item_rows import ItemRow, measure_each
+from pytest_ecornn.suites.published.common.report_rows import precision_of
 
 OURS = "persistent_gpu"
 CELL, STEPS = "lstm", 1024

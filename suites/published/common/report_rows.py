@@ -1,0 +1,99 @@
+"""Rows of a run's report.json by their cases, as pages about published problems read them.
+
+`pytest --ecornn-bench --ecornn-cases NAME` measures them. A page reads its report, and measures nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pytest_ecornn.cases.case_sets import Origin, case_set
+from pytest_ecornn.contract import Case
+from pytest_ecornn.reporting import standing
+from pytest_ecornn.results.rows import BaselineRatio, Row, Timing
+from pytest_ecornn.results.statistics import Ratio
+from pytest_ecornn.suites.published.common.bars import Times
+
+CALLED, REPLAYED = "as called", "graph replay"
+TIMING_MODES = (CALLED, REPLAYED)
+_NUMBER = re.compile(r"[\d,.]*\d")
+
+
+def cases_of(name: str) -> dict[Case, Origin]:
+    """The cases of a set on a GPU, each with its origin."""
+    return {replace(case, device="cuda"): origin for case, origin in case_set(name).items()}
+
+
+def precision_of(case: Case) -> str:
+    """Returns a case's precision in one word: its dtype, or for float32 in TF32 `tf32`."""
+    return case.precision if case.precision != "ieee" else case.dtype
+
+
+def without_numbers(reason: str) -> str:
+    """The reason without its numbers, by which alone others may differ."""
+    return _NUMBER.sub("", reason)
+
+
+@dataclass(frozen=True)
+class CaseRows:
+    """The timed or refused rows of one case by implementation. names: of those that a page shows.
+
+    A time, ratio or reason is as called or from graph replay, as its `way` says; by the case's own `way` where that is empty.
+    """
+
+    case: Case
+    names: Sequence[str]
+    rows: Mapping[str, Row]
+
+    @cached_property
+    def way(self) -> str:
+        """Graph replay, or as called where that has times of more implementations."""
+        return max(reversed(TIMING_MODES), key=lambda way: sum(self.time_us(name, way) is not None for name in self.names))
+
+    @property
+    def is_timed(self) -> bool:
+        return any(self.time_us(name) for name in self.names)
+
+    def time_us(self, name: str, way: str = "") -> Times | None:
+        """Median, low and high; of a baseline without a row of its own the median alone. None where there is no time."""
+        if timing := self._timing(name, way):
+            return timing.time_us, timing.low_us, timing.high_us
+        against = (one for other in self.rows for one in self._against(other, way) if one.baseline == name)
+        return next(((one.time_us, one.time_us, one.time_us) for one in against), None)
+
+    def ratio(self, name: str, baseline: str, way: str = "") -> Ratio | None:
+        """The baseline's time over that of `name`: over 1 `name` is faster. None where one has no time."""
+        ratios = (one for one in self._against(name, way) if one.baseline == baseline)
+        return next((Ratio(1 / one.ratio, 1 / one.high, 1 / one.low) for one in ratios), None)
+
+    def reason(self, name: str, way: str = "") -> str:
+        """Why `name` has no time; empty where it has one, or no row."""
+        if self.time_us(name, way) or name not in self.rows:
+            return ""
+        return self.rows[name].reason or self.rows[name].notes
+
+    def _timing(self, name: str, way: str) -> Timing | None:
+        row = self.rows.get(name)
+        return None if row is None else row.timing if (way or self.way) == CALLED else row.replay
+
+    def _against(self, name: str, way: str) -> list[BaselineRatio]:
+        timing = self._timing(name, way)
+        return timing.against if timing else []
+
+
+def by_case(rows: Iterable[Row], cases: Iterable[Case], names: Sequence[str]) -> dict[Case, CaseRows]:
+    """The rows of each of these cases that has one, in the order of the cases. What is not proven has no time."""
+    rows = list(rows)
+    unproven = standing.unproven(rows)
+    of_case: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        if row.kind == "benchmark":
+            of_case.setdefault(row.case, {})[row.implementation] = _without_times(row) if row.key in unproven else row
+    return {case: CaseRows(case, names, of_case[str(case)]) for case in cases if str(case) in of_case}
+
+
+def _without_times(row: Row) -> Row:
+    return replace(row, reason="a drawn case or a property failed", timing=None, replay=None)
