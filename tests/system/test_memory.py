@@ -115,3 +115,13 @@ def test_peak_is_unknown_where_the_kernel_does_not_count(monkeypatch: pytest.Mon
     assert memory.peak_bytes(lambda: calls.append(1)) is None
     (tmp_path / "status").write_text("Name:\tpython\n")
     assert memory.peak_bytes(lambda: calls.append(1)) is None
+
+
+@pytest.mark.skipif(memory.allocator_behaviour() is None, reason="another allocator than glibc's")
+@pytest.mark.parametrize("usual", [False, True])
+def test_a_thread_that_takes_or_gives_memory_meanwhile_does_not_count(usual: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([(False, not usual), (False, usual), (False, usual)])
+    monkeypatch.setattr(memory, "_of_large_blocks", lambda own: next(answers))
+    behaviour = memory.allocator_behaviour()
+    assert behaviour
+    assert (behaviour["maps large blocks"], behaviour["gives freed memory back"]) == (False, usual)

@@ -51,11 +51,11 @@ class FinalWithoutLayers(AroundLoop):
 
 @mutant("form")
 class OutputAlwaysTimeFirst(AroundLoop):
-    """The output of a batch_first case is [T, B, H]."""
+    """The output of a batch_first case is [T, B, H]. Where T is B it is right, as its values alone would be wrong there."""
 
     def call(self, layer: Layer, case: Case, weights: Weights, *arguments: Any) -> Any:
         output, final = layer(*arguments)
-        return output.transpose(0, 1) if case.batch_first else output, final
+        return output.transpose(0, 1) if case.batch_first and case.steps != case.batch else output, final
 
 
 @mutant("required", stands_for="sequential")
