@@ -15,6 +15,7 @@ from pytest_ecornn.publishing.publish import publish
 from pytest_ecornn.regression import gate
 from pytest_ecornn.regression.gate_limits import Thresholds
 from pytest_ecornn.reporting import ReportError, gate_tables, unproven, write_reports
+from pytest_ecornn.reporting.conclusions import Conclusions
 from pytest_ecornn.reporting.console import page, summary
 from pytest_ecornn.reporting.stored.join import join, missing_shards
 from pytest_ecornn.reporting.stored.load import load_report, report_path
@@ -83,7 +84,7 @@ def _show(given: argparse.Namespace) -> int:
         summary.print_reports(console, reports)
     else:
         (report,) = reports.values()
-        summary.print_summary(console, report.rows, report.run.settings, command=report.run.command)
+        summary.print_summary(console, Conclusions.of_run(report.run, report.rows))
     return 0
 
 

@@ -16,6 +16,7 @@ from pytest_ecornn.publishing.history import History, Series
 from pytest_ecornn.publishing.stored_runs import REPORT_PAGE, Machine, Source, StoredRun, SuiteReport
 from pytest_ecornn.reporting import answer_table, html, standing
 from pytest_ecornn.reporting.answer import Answer, answers
+from pytest_ecornn.reporting.conclusions import Conclusions
 from pytest_ecornn.reporting.html import page
 from pytest_ecornn.results import formatting
 
@@ -38,7 +39,7 @@ def of_machines(machines: Sequence[Machine]) -> Iterator[tuple[str, str]]:
             if run.report:
                 found = run.report
                 source = run.sources[0]
-                yield f"{run.path}/{REPORT_PAGE}", html.render(found.run, found.rows, source.unproven, source.age)
+                yield f"{run.path}/{REPORT_PAGE}", html.render(found.run, Conclusions.of_run(found.run, found.rows), source.age)
             for suite in run.suites:
                 yield f"{run.path}/{suite.name}.html", _suite_page(run, suite)
         yield f"{one.name}/{INDEX}", _machine_page(one, histories[one.name])

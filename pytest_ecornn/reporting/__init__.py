@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest_ecornn.regression.gate import RegressionReport
 from pytest_ecornn.reporting import benchmark_json, csv_report, files, html, json_report, markdown
+from pytest_ecornn.reporting.conclusions import Conclusions
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.json_report import read_report
 from pytest_ecornn.reporting.pictures import summary
@@ -25,14 +26,15 @@ def write_reports(directory: Path, run: RunInfo, rows: list[Row], compared: Regr
 
     Raises ReportError, once every file has had its turn, naming those that could not be.
     """
-    doubted = unproven(rows)
+    conclusions = Conclusions.of_run(run, rows)
+    doubted = conclusions.unproven
     renderers: dict[str, Callable[[], str]] = {
         "report.json": lambda: json_report.render(run, rows, doubted, compared),
         "report.csv": lambda: csv_report.render(rows, doubted),
-        "report.html": lambda: html.render(run, rows, doubted),
-        "report.md": lambda: markdown.render(run, rows, doubted, compared),
+        "report.html": lambda: html.render(run, conclusions),
+        "report.md": lambda: markdown.render(run, conclusions, compared),
         "benchmark.json": lambda: benchmark_json.render(run, rows, doubted),
-        "summary.svg": lambda: summary.render(run, rows, doubted),
+        "summary.svg": lambda: summary.render(run, conclusions),
     }
     written, problems = [], []
     for name, render in renderers.items():

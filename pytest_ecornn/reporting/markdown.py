@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from pytest_ecornn.measurement.noise.bounds import describe
@@ -13,14 +13,12 @@ from pytest_ecornn.reporting import (
     boundary_sizes,
     comparison_tables,
     gate_tables,
-    more_budget,
     report_columns,
     standing,
     undecided,
 )
-from pytest_ecornn.reporting.answer import Answer, answers
+from pytest_ecornn.reporting.conclusions import Conclusions
 from pytest_ecornn.reporting.markdown_syntax import code_block, document, escape, table
-from pytest_ecornn.reporting.terminal import certainty_lines, failure_groups, summary_lines
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.run_info import RunInfo
@@ -85,19 +83,19 @@ def _details(rows: list[Row]) -> str:
     )
 
 
-def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], compared: RegressionReport | None = None) -> str:
-    summary = answers(rows, unproven)
+def render(run: RunInfo, conclusions: Conclusions, compared: RegressionReport | None = None) -> str:
+    rows, answers = conclusions.rows, conclusions.answers
     return document([
         "# Recurrent layers, verified and timed",
         _header(run),
-        *([answer_table.markdown_table(summary)] if summary else []),
-        _certainty(run, rows, summary, unproven),
+        *([answer_table.markdown_table(answers)] if answers else []),
+        _certainty(run, conclusions),
         *gate_tables.section(compared),
-        *undecided.section(undecided.by_cause(rows, unproven, summary)),
-        *_failures(rows),
-        *([_HOW_TO_READ] if summary else []),
+        *undecided.section(conclusions.undecided),
+        *_failures(conclusions),
+        *([_HOW_TO_READ] if answers else []),
         _details(rows),
-        *comparison_tables.sections(rows, unproven),
+        *comparison_tables.sections(rows, conclusions.unproven),
         *_verification(rows),
         *_skipped(rows, run),
         *_machine(run, rows),
@@ -111,13 +109,10 @@ def _header(run: RunInfo) -> str:
     return f"{first}; the run took {formatting.duration(run.seconds * 1e6)}."
 
 
-def _certainty(run: RunInfo, rows: list[Row], summary: list[Answer], unproven: Collection[standing.Key]) -> str:
+def _certainty(run: RunInfo, conclusions: Conclusions) -> str:
     """The basis of the answers, in lines that the terminal shows too, and the harness's own score."""
     own = run.score.one_line() if run.score else "no score on this machine (pytest --ecornn-selfcheck takes one)"
-    counts = [answer_table.counts_line(summary)] if summary else []
-    effort = certainty_lines(run.settings) if summary else []
-    longer = more_budget.lines(rows, unproven, run.settings, run.command)
-    lines = [*counts, *summary_lines(rows, unproven), *effort, *longer, f"the harness itself: {own}"]
+    lines = [*filter(None, [conclusions.answered]), *conclusions.certainty, f"the harness itself: {own}"]
     return "\n".join(["How sure this is:", "", *(f"- {escape(line)}" for line in lines)])
 
 
@@ -157,11 +152,10 @@ def _drawn_line(row: Row) -> list[str]:
     return [*map(escape, (row.implementation, row.cell, row.dtype, row.device, row.status)), *counts]
 
 
-def _failures(rows: list[Row]) -> Iterator[str]:
-    groups = failure_groups(rows)
-    if groups:
+def _failures(conclusions: Conclusions) -> Iterator[str]:
+    if conclusions.failures:
         yield "## Failed"
-    for group in groups:
+    for group in conclusions.failures:
         cases = ", ".join(f"{escape(row.case)} ({escape(row.kind)})" for row in group.shown)
         more = f" and {group.more} more" if group.more else ""
         yield f"**{escape(group.implementation)}** on {cases}{more}:"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
 from pytest_ecornn.cases.case_sets import case_set
 from pytest_ecornn.contract import Case, cells
-from pytest_ecornn.reporting import RunInfo
+from pytest_ecornn.reporting import RunInfo, standing
+from pytest_ecornn.reporting.conclusions import Conclusions
 from pytest_ecornn.results.rows import BaselineRatio, Disturbance, Doubt, Row, TensorError, Timing
 
 HOSTILE = "a|b<script>alert(1)</script>`*_[x](http://evil.example)\n\x1b[31m# h\ud800"
@@ -164,3 +166,9 @@ def gpu_smoke_rows() -> list[Row]:
     control = row("cudnn", rows[0].case, "control", timing=timing(1000.0, {"cudnn": 1000.0}, 1))
     control.replay = timing(700.0, {"cudnn": 700.0}, 2)
     return [*rows, control]
+
+
+def concluded(rows: Iterable[Row], unproven: Collection[standing.Key] = ()) -> Conclusions:
+    """What rows of the sample run say."""
+    run = sample_run()
+    return Conclusions(list(rows), run.settings, run.command, unproven)

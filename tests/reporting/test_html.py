@@ -15,10 +15,11 @@ from xml.etree import ElementTree
 import pytest
 
 from pytest_ecornn.reporting import html, unproven
+from pytest_ecornn.reporting.conclusions import Conclusions
 from pytest_ecornn.reporting.html import plots
 from pytest_ecornn.results.rows import Row
 from tests.helpers.reporting.outputs import Page
-from tests.helpers.reporting_samples import CASES, HOSTILE, drawn, many_rows, row, sample_rows, sample_run, timing
+from tests.helpers.reporting_samples import CASES, HOSTILE, concluded, drawn, many_rows, row, sample_rows, sample_run, timing
 
 LIBRARY = Path(html.__file__).parent / "vendor/uplot"
 SCRIPTS = 7  # data, numbers, the library, three that draw by it, and the page's own
@@ -26,7 +27,7 @@ MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;
 
 
 def render(rows: list[Row]) -> str:
-    return html.render(sample_run(), rows, unproven(rows))
+    return html.render(sample_run(), concluded(rows, unproven(rows)))
 
 
 def data_of(text: str) -> Any:
@@ -107,7 +108,7 @@ def test_markup_in_a_row_is_text(name: str, text: str) -> None:
 def test_markup_in_the_run_is_text() -> None:
     run = replace(sample_run(), command=MARKUP, started=MARKUP, settings={MARKUP: MARKUP})
     run.machine["cpu"] = MARKUP
-    page_without_markup(html.render(run, sample_rows(), unproven(sample_rows())))
+    page_without_markup(html.render(run, Conclusions.of_run(run, sample_rows())))
 
 
 def test_the_page_runs_its_own_script_alone_and_fetches_nothing() -> None:
@@ -209,7 +210,7 @@ def test_a_roofline_has_a_point_a_row_below_what_was_measured() -> None:
     circles = [one.attrib for one in drawn.iter() if one.tag.endswith("circle") and "fill-page" not in one.attrib["class"]]
     assert len({circle["cy"] for circle in circles}) >= 2
     assert any("memory 50.0 GB/s, products 800 GFLOP/s" in (one.text or "") for one in drawn.iter())
-    text = html.render(replace(sample_run(), ceilings=ceilings), rows, set())
+    text = html.render(replace(sample_run(), ceilings=ceilings), concluded(rows))
     assert picture.svg in text
     (shown,) = data_of(text)["pictures"]
     assert (shown["rows"], shown["x"], shown["y"]) == ([[0, 1]], [[4.0, 4.0]], [[60.0, 120.0]])

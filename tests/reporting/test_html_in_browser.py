@@ -13,8 +13,9 @@ import pytest
 
 import pytest_ecornn
 from pytest_ecornn.reporting import html, unproven
+from pytest_ecornn.reporting.conclusions import Conclusions
 from tests.helpers.reporting.browser import SLACK, OpenFile, check_accessibility, opening_and_filtering_ms, wait_until
-from tests.helpers.reporting_samples import CASES, many_rows, row, sample_run, timing
+from tests.helpers.reporting_samples import CASES, concluded, many_rows, row, sample_run, timing
 
 ROOT = Path(__file__).parents[2]
 TABLE = ".scroll:not([hidden])"  # as called, or device only
@@ -24,7 +25,7 @@ TABLE = ".scroll:not([hidden])"  # as called, or device only
 def stored() -> str:
     """The page of the stored report of an H200."""
     report = pytest_ecornn.load_report(ROOT / "reports/h200")
-    return html.render(report.run, report.rows, unproven(report.rows))
+    return html.render(report.run, Conclusions.of_run(report.run, report.rows))
 
 
 def shown(page: Any) -> list[str]:
@@ -141,7 +142,7 @@ def test_without_javascript_it_is_a_page_of_tables(open_report: OpenFile, stored
 
 def test_markup_in_names_runs_nothing(open_report: OpenFile) -> None:
     name = "<img src=x onerror='window.ran=1'><script>window.ran=1</script>"
-    page = open_report(html.render(sample_run(), [row(name, CASES[0], timing=timing(300.0, {}))], set()))
+    page = open_report(html.render(sample_run(), concluded([row(name, CASES[0], timing=timing(300.0, {}))])))
     page.locator("button[data-row]").first.click()
     assert page.locator("dialog[open] h2").inner_text().startswith(name)
     assert page.evaluate("window.ran") is None
@@ -172,7 +173,7 @@ def test_a_phone_scrolls_the_table_and_not_the_page(open_report: OpenFile, store
 
 def test_5000_rows_open_in_1500_ms_and_are_filtered_in_100(open_report: OpenFile) -> None:
     rows = many_rows(5000)
-    page = open_report(html.render(sample_run(), rows, unproven(rows)))
+    page = open_report(html.render(sample_run(), concluded(rows, unproven(rows))))
     opened_ms, filtered_ms = opening_and_filtering_ms(page, "#search")
     assert 0 < opened_ms < SLACK * 1500
     assert filtered_ms < SLACK * 100

@@ -15,7 +15,7 @@ from pytest_ecornn.reporting.pictures import palette
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row
 from tests.helpers.reporting.browser import OpenFile, check_accessibility, wait_until
-from tests.helpers.reporting_samples import row, sample_run, timing
+from tests.helpers.reporting_samples import concluded, row, sample_run, timing
 
 SIZES = (16, 64, 256)
 US_A_STEP = {"scan_cpu": 0.5, "sequential": 3.0}
@@ -40,7 +40,7 @@ def measured() -> list[Row]:
 
 
 def rendered() -> str:
-    return html.render(replace(sample_run(), ceilings=CEILINGS), measured(), set())
+    return html.render(replace(sample_run(), ceilings=CEILINGS), concluded(measured()))
 
 
 @pytest.fixture
@@ -297,7 +297,7 @@ def test_an_injected_script_is_blocked_and_pictures_are_drawn(open_page: OpenFil
 def test_names_are_text_in_pictures(open_page: OpenFile) -> None:
     name = "<img src=x onerror='window.ran=1'>"
     rows = [replace(one, implementation=name) for one in measured() if one.implementation == "scan_cpu"]
-    page = open_page(html.render(sample_run(), rows, set()))
+    page = open_page(html.render(sample_run(), concluded(rows)))
     page.mouse.move(*place(page, CURVE, 64, 32))
     assert values(page) == {name: interval(32)}
     assert page.evaluate("window.ran") is None
@@ -308,7 +308,7 @@ def test_what_is_no_number_is_left_out(open_page: OpenFile) -> None:
     for one in (rows[1], rows[4]):  # of T64
         assert one.timing
         one.timing.time_us, one.timing.gflop_per_s = float("nan"), float("inf")
-    page = open_page(html.render(replace(sample_run(), ceilings=CEILINGS), rows, set()))
+    page = open_page(html.render(replace(sample_run(), ceilings=CEILINGS), concluded(rows)))
     page.mouse.move(*place(page, CURVE, 64, 32))
     assert "T, time steps" in readout(page)
     assert "T64" not in readout(page)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.reporting import junit, report_columns, standing, terminal, write_reports
+from pytest_ecornn.reporting import junit, report_columns, standing, write_reports
+from pytest_ecornn.reporting.console.rows_table import rows_table
 from pytest_ecornn.reporting.report_columns import Entry, ReportColumn
 from pytest_ecornn.results.rows import Row, Timing
 from tests.helpers.reporting.outputs import printed
@@ -29,7 +30,7 @@ STEP = ReportColumn(
 
 def rendered(folder: Path) -> dict[str, str]:
     texts = {path.name: path.read_text() for path in write_reports(folder, sample_run(), ROWS)}
-    table = printed(terminal.rows_table(ROWS, standing.unproven(ROWS)), 100)
+    table = printed(rows_table(ROWS, standing.unproven(ROWS)), 100)
     return {**texts, "terminal": table, "junit": str([junit.properties(one) for one in ROWS])}
 
 

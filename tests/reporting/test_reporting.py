@@ -25,14 +25,14 @@ from pytest_ecornn.reporting import (
     json_report,
     markdown,
     markdown_syntax,
-    more_budget,
     standing,
-    terminal,
     undecided,
 )
 from pytest_ecornn.reporting.answer import answers
+from pytest_ecornn.reporting.conclusions import Conclusions
 from pytest_ecornn.reporting.console import page
 from pytest_ecornn.reporting.console.progress import Progress
+from pytest_ecornn.reporting.console.rows_table import rows_table
 from pytest_ecornn.reporting.console.summary import print_summary
 from pytest_ecornn.reporting.pictures import summary
 from pytest_ecornn.results import formatting
@@ -42,6 +42,7 @@ from tests.helpers.reporting_samples import (
     BUSY,
     CASES,
     HOSTILE,
+    concluded,
     drawn,
     gpu_smoke_rows,
     hostile_rows,
@@ -104,7 +105,7 @@ def test_no_verdict_is_passed_on_a_comparison_with_an_unproven_baseline() -> Non
     rows = [row("base", CASES[0], timing=timing(2e3, {})), row("a", CASES[0], timing=timing(1e3, {"base": 2e3}))]
     rows.append(drawn("base", "lstm", "failed"))
     unproven = reporting.unproven(rows)
-    assert "faster" not in terminal.summary_lines(rows, unproven)[0]
+    assert "faster" not in concluded(rows, unproven).counts[0]
     assert "unproven baseline" in shown(rows)
 
 
@@ -131,7 +132,7 @@ def test_a_directory_that_cannot_be_written_is_named_in_one_line(tmp_path: Path)
 
 def test_a_file_that_fails_does_not_keep_the_others_from_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "report.csv").mkdir()
-    monkeypatch.setattr(summary, "render", lambda run, rows, unproven: 1 / 0)
+    monkeypatch.setattr(summary, "render", lambda run, conclusions: 1 / 0)
     with pytest.raises(ReportError, match=r"report\.csv: cannot be written.*summary\.svg: cannot be rendered \(ZeroDiv"):
         reporting.write_reports(tmp_path, sample_run(), sample_rows())
     assert sorted(path.name for path in tmp_path.iterdir()) == [name for name in NAMES if name != "summary.svg"]
@@ -296,7 +297,7 @@ def test_escaped_text_is_read_as_it_is(name: str) -> None:
 
 
 def shown(rows: list[Row], width: int = 120) -> str:
-    return printed(terminal.rows_table(rows, reporting.unproven(rows)), width)
+    return printed(rows_table(rows, reporting.unproven(rows)), width)
 
 
 def test_summary_fits_80_columns_with_every_figure_whole() -> None:
@@ -308,17 +309,17 @@ def test_summary_fits_80_columns_with_every_figure_whole() -> None:
 def test_a_control_is_the_noise_floor_and_no_row_of_a_table() -> None:
     control = row("torch_cpu", CASES[0], "control", timing=timing(6_900.0, {"torch_cpu": 6_900.0}, 1))
     rows = [*sample_rows(), control]
-    lines = terminal.summary_lines(rows, set())
+    lines = concluded(rows).counts
     assert [line for line in lines if line.startswith("noise floor: torch_cpu against itself on lstm-")]
     counts = lines[0].partition("; ")[2]
-    assert counts == terminal.summary_lines(sample_rows(), set())[0].partition("; ")[2]
-    text, without = (markdown.render(sample_run(), list(one), set()) for one in (rows, sample_rows()))
+    assert counts == concluded(sample_rows()).counts[0].partition("; ")[2]
+    text, without = (markdown.render(sample_run(), concluded(one)) for one in (rows, sample_rows()))
     assert text.count("noise floor") == 1
     assert tables(text) == tables(without)
 
 
 def test_summary_counts_rows_and_verdicts() -> None:
-    lines = terminal.summary_lines(sample_rows(), {UNPROVEN})
+    lines = concluded(sample_rows(), {UNPROVEN}).counts
     assert lines[0] == (
         "26 rows: 17 passed, 1 unproven, 2 failed, 6 skipped; 5 faster, 4 slower (against torch_cpu or sequential)"
     )
@@ -390,7 +391,7 @@ def test_a_gpu_run_says_what_matters_in_60_lines() -> None:
     """Fifteen cases by six implementations: the answers, then a line for each cause of a doubt and each kind of remark."""
     rows, out = gpu_smoke_rows(), page.Page("utf-8")
     settings = {"intervals": "95% of a time, 0.9997 of a ratio", "budget": "2 s a row", "fewest pairs": 5}
-    print_summary(Console(file=out, width=page.PLAIN_WIDTH), rows, settings)
+    print_summary(Console(file=out, width=page.PLAIN_WIDTH), Conclusions.of_rows(rows, settings))
     lines = out.getvalue().splitlines()
     assert len(lines) + FRAME_LINES <= 60
     assert sum(line.startswith("  device only") for line in lines) == 15
@@ -503,7 +504,7 @@ def test_the_terminal_shows_device_only_times_below_and_counts_them_apart() -> N
     text = shown(gpu_rows(), 80)
     assert re.search(r"fast +80\.0 us +0\.80 \[0\.78, 0\.82\] +faster .*\n +device only +30\.0 us +1\.50 \[.*slower", text)
     assert max(map(len, text.splitlines())) <= 80
-    (line,) = terminal.summary_lines(gpu_rows(), set())
+    (line,) = concluded(gpu_rows()).counts
     assert line == "3 rows: 3 passed; 1 faster, 1 slower (against base); device only: 1 slower"
     (line,) = progress_of(gpu_rows()[1:2], 0, 3, io.StringIO())
     assert "80.0 us, 0.80 [0.78, 0.82] x base: faster; device only 30.0 us, 1.50 [1.47, 1.53] x base: slower" in line
@@ -563,10 +564,10 @@ def test_the_report_names_the_rows_that_more_budget_would_decide_and_the_command
         one.low, one.high, one.verdict = low, high, "faster" if high < 0.95 else "unclear"
     command = "pytest --ecornn-bench --ecornn-budget 4 --ecornn-cases smoke"
     run = replace(sample_run(), settings={"budget": "4 s a row"}, command=command)
-    (line,) = more_budget.lines(rows, set(), run.settings, run.command)
+    (line,) = Conclusions.of_run(run, rows).longer
     assert line == (
         "more budget would decide 2 rows: pytest --ecornn-bench --ecornn-cases smoke --ecornn-budget 19 "
         f"-k 'a-{CASES[0]} or a-{CASES[1]}'"
     )
-    assert "more budget would decide 2 rows" in markdown.render(run, rows, set())
-    assert list(more_budget.lines(rows[2:], set(), run.settings, run.command)) == []
+    assert "more budget would decide 2 rows" in markdown.render(run, Conclusions.of_run(run, rows))
+    assert Conclusions.of_run(run, rows[2:]).longer == []

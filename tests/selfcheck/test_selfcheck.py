@@ -18,7 +18,7 @@ from pytest_ecornn.selfcheck import planting, public_cheats, right_items, trial
 from pytest_ecornn.selfcheck.plugin import PROPERTY, SelfCheckPlugin
 from pytest_ecornn.selfcheck.right_items import FalseAlarmItem
 from tests.helpers.foreign import Foreign
-from tests.helpers.reporting_samples import sample_rows, sample_run
+from tests.helpers.reporting_samples import concluded, sample_rows, sample_run
 
 SEED = 7
 
@@ -71,7 +71,7 @@ def test_a_whole_run_leaves_its_score_for_reports() -> None:
     run.score = found
     caught = "1 of 2 planted faults caught, 1 of 1 planted cheats caught"
     right = "1 false alarm in 32 verified cases of 2 right implementations (seed 7,"
-    assert f"the harness itself: {caught}, {right}" in markdown.render(run, sample_rows(), set()).replace("\\", "")
+    assert f"the harness itself: {caught}, {right}" in markdown.render(run, concluded(sample_rows())).replace("\\", "")
 
 
 @pytest.mark.parametrize(

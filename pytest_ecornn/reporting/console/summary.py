@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -15,41 +14,32 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_ecornn.regression.gate import RegressionReport
-from pytest_ecornn.reporting import answer_table, boundary_sizes, gate_tables, more_budget, standing, terminal, undecided
+from pytest_ecornn.reporting import answer_table, boundary_sizes, gate_tables, standing
 from pytest_ecornn.reporting.answer import Answer, answers
+from pytest_ecornn.reporting.conclusions import Conclusions
 from pytest_ecornn.reporting.console import page
+from pytest_ecornn.reporting.console.rows_table import rows_table
 from pytest_ecornn.reporting.stored.load import Report
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.rows import Row
 
 _MAX_LISTED_ROWS = 16  # that are shown one by one below the answers
 _NOTE = "Each ratio is to a baseline on the same machine, under 1 where the fastest is faster. Bold: certainly the fastest."
 
 
-def print_summary(
-    console: Console,
-    rows: list[Row],
-    settings: Mapping[str, Any],
-    compared: RegressionReport | None = None,
-    command: str = "",
-) -> None:
-    """compared: with an earlier report. command: of the run."""
-    unproven = standing.unproven(rows)
-    lines = terminal.summary_lines(rows, unproven)
+def print_summary(console: Console, conclusions: Conclusions, compared: RegressionReport | None = None) -> None:
+    """compared: with an earlier report."""
+    rows, lines = conclusions.rows, conclusions.counts
     if any(row.timing for row in rows):
-        summary = answers(rows, unproven)
-        shown = [answer for answer in summary if answer.verdict != "skipped"]  # of the others the counts suffice
+        shown = [answer for answer in conclusions.answers if answer.verdict != "skipped"]  # of the others the counts suffice
         page.print_table(console, answer_table.terminal_table(shown, console.width))
         if sum(row.timing is not None for row in rows) <= _MAX_LISTED_ROWS:
-            page.print_table(console, terminal.rows_table(rows, unproven))
-        groups = undecided.by_cause(rows, unproven, summary)
-        causes = [f"undecided: {group.line}" for group in groups]
-        lines = [answer_table.counts_line(summary), *causes, *lines, *terminal.certainty_lines(settings)]
+            page.print_table(console, rows_table(rows, conclusions.unproven))
+        causes = [f"undecided: {group.line}" for group in conclusions.undecided]
+        lines = [conclusions.answered, *causes, *lines, *conclusions.basis]
     if compared:
         print_comparison_table(console, compared)
-    lines += filter(None, [boundary_sizes.line(rows)])
-    lines += more_budget.lines(rows, unproven, settings, command)
-    print_lines(console, [*lines, *(gate_tables.summary_lines(compared) if compared else ())])
+    boundaries = filter(None, [boundary_sizes.line(rows)])
+    print_lines(console, [*lines, *boundaries, *conclusions.longer, *(gate_tables.summary_lines(compared) if compared else ())])
 
 
 def print_comparison_table(console: Console, compared: RegressionReport) -> None:

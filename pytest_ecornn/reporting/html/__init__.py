@@ -6,27 +6,24 @@ under the pointer, and a cell or a point shows its details on a click.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from pytest_ecornn.reporting import answer_table, more_budget, standing, undecided
-from pytest_ecornn.reporting.answer import answers
+from pytest_ecornn.reporting import standing, undecided
+from pytest_ecornn.reporting.conclusions import Conclusions
 from pytest_ecornn.reporting.html import heat_map, page, plots, row_data
 from pytest_ecornn.reporting.pictures import palette
-from pytest_ecornn.reporting.terminal import certainty_lines, failure_groups, summary_lines
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.run_info import RunInfo
 
 _LIBRARY = "vendor/uplot"
 
 
-def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], age: str = "") -> str:
+def render(run: RunInfo, conclusions: Conclusions, age: str = "") -> str:
     """Returns the page. Everything that comes from rows or the run is escaped. age: what changed since it was measured."""
-    summary = answers(rows, unproven)
+    rows, unproven = conclusions.rows, conclusions.unproven
     timed = [row for row in rows if row.kind == "benchmark" and row.status != "skipped"]
     headline = timed or [row for row in rows if row.status != "skipped"]
-    counts = [answer_table.counts_line(summary)] if summary else []
     drawn, omitted = plots.curves_of(timed, unproven)
     roofs = plots.rooflines_of(timed, unproven, run.ceilings)
     data = {**row_data.columns(timed, unproven), "pictures": [picture.data for picture in (*drawn, *roofs)]}
@@ -41,18 +38,14 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], ag
         implementations=formatting.count(len(standing.implementations(headline)), "implementation"),
         cases=formatting.count(len(standing.cases(headline)), "case"),
         is_timed=any(row.timing for row in timed),
-        counts=counts,
-        certainty=[
-            *summary_lines(rows, unproven),
-            *(certainty_lines(run.settings) if summary else []),
-            *more_budget.lines(rows, unproven, run.settings, run.command),
-        ],
+        counts=[*filter(None, [conclusions.answered])],
+        certainty=conclusions.certainty,
         score=run.score.one_line() if run.score else "",
-        undecided=undecided.by_cause(rows, unproven, summary),
+        undecided=conclusions.undecided,
         undecided_header=undecided.HEADER,
         skipped=[(name, standing.reasons_line(reasons)) for name, reasons in standing.skipped(rows).items()],
-        failures=failure_groups(rows),
-        maps=heat_map.of_rows(timed, unproven, summary),
+        failures=conclusions.failures,
+        maps=heat_map.of_rows(timed, unproven, conclusions.answers),
         curves=drawn,
         omitted_curves=omitted,
         rooflines=roofs,

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf
 
-from pytest_ecornn.reporting import answer_table, standing
-from pytest_ecornn.reporting.answer import Answer, answers
+from pytest_ecornn.reporting import standing
+from pytest_ecornn.reporting.answer import Answer
+from pytest_ecornn.reporting.conclusions import Conclusions
 from pytest_ecornn.reporting.pictures import svg
 from pytest_ecornn.reporting.pictures.case_chart import Band, Mark, add_bands
 from pytest_ecornn.reporting.pictures.column import LINE, MARGIN, MIDDLE, SIZE, WIDTH, PictureColumn
 from pytest_ecornn.reporting.pictures.text_width import cut, width
-from pytest_ecornn.reporting.terminal import certainty_lines, failure_lines, summary_lines
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import AGAIN, BaselineRatio, Row
 from pytest_ecornn.results.run_info import RunInfo
@@ -30,14 +30,15 @@ _ROW, _BAR, _BETWEEN = 24, 12, 14
 _NAME, _COUNT = 186, 70  # widths of columns
 
 
-def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) -> str:
+def render(run: RunInfo, conclusions: Conclusions) -> str:
     """Returns the picture. A run that has no time that may be shown gets one of verdicts alone."""
+    rows, unproven = conclusions.rows, conclusions.unproven
     timed = [row for row in rows if row.kind == "benchmark"]
     if any(standing.is_publishable(row, unproven) for row in timed):
-        return _speeds(run, rows, timed, unproven)
+        return _speeds(run, conclusions, timed)
     column = PictureColumn("Checks that passed, failed or were refused" if rows else "Nothing was run")
     column.write("Nothing was timed." if not timed else "No time may be shown: nothing that was timed is proven.")
-    _write_head(column, run, rows, unproven)
+    _write_head(column, run, conclusions)
     counts: dict[str, Counter[str]] = {}
     for row in rows:
         status = standing.status(row, unproven)
@@ -46,19 +47,18 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
     return column.picture().document()
 
 
-def _speeds(run: RunInfo, rows: list[Row], timed: list[Row], unproven: Collection[standing.Key]) -> str:
-    summary = answers(rows, unproven)
+def _speeds(run: RunInfo, conclusions: Conclusions, timed: list[Row]) -> str:
     idle = _idle(timed)
     refused = _refused_cases(timed)
     shown_rows = [row for row in timed if row.implementation not in idle and row.case not in refused]
-    bands = bands_of(shown_rows, summary, unproven)
+    bands = bands_of(shown_rows, conclusions.answers, conclusions.unproven)
     shown = select(bands)
     baselines = _baseline_names(bands)
     column = PictureColumn(f"How many times as fast as {baselines}")
-    _write_head(column, run, rows, unproven)
-    column.write(f"{answer_table.counts_line(summary)}. Bold: certainly the fastest.")
+    _write_head(column, run, conclusions)
+    column.write(f"{conclusions.answered}. Bold: certainly the fastest.")
     add_bands(column, shown, baselines)
-    confidence = [line for line in certainty_lines(run.settings) if line.startswith("confidence")]
+    confidence = [line for line in conclusions.basis if line.startswith("confidence")]
     column.write("; ".join(["Bars are intervals, with an arrow where one goes on", *confidence]) + ".")
     if len(shown) < len(bands):
         column.write(
@@ -84,11 +84,11 @@ def select(bands: Sequence[Band]) -> list[Band]:
     return selected
 
 
-def _write_head(column: PictureColumn, run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) -> None:
+def _write_head(column: PictureColumn, run: RunInfo, conclusions: Conclusions) -> None:
     """The machine, how the rows ended, and what failed."""
     column.write(", ".join(filter(None, (run.machine_name, run.started))))
-    column.write(summary_lines(rows, unproven)[0])
-    lines = failure_lines(rows, unproven)
+    column.write(conclusions.counts[0])
+    lines = conclusions.failure_lines
     for line in lines[:_MAX_FAILURES]:
         column.write(line, fill="red" if line.startswith("failed") else "ochre", max_lines=2)
     if len(lines) > _MAX_FAILURES:

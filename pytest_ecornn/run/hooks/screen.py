@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from pytest_ecornn.regression.gate import RegressionReport
+from pytest_ecornn.reporting.conclusions import Conclusions
 from pytest_ecornn.reporting.console import page, progress
 from pytest_ecornn.reporting.console.summary import print_summary
 from pytest_ecornn.results import formatting
@@ -104,7 +105,7 @@ def write_summary(
         force_terminal=reporter._tw.hasmarkup,
     )
     reporter.section("ecornn", sep="=", bold=True)
-    print_summary(console, rows, settings, compared, command)
+    print_summary(console, Conclusions.of_rows(rows, settings, command), compared)
     if (seed := settings.get("seed")) is not None:
         written = [run_seed.line(seed), *written]
     for line in written:

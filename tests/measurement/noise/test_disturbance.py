@@ -28,11 +28,10 @@ from pytest_ecornn.measurement.noise.waits import OwnWaits, TimedSpan, Waited, W
 from pytest_ecornn.measurement.noise.watch import MachineLoad, Watch
 from pytest_ecornn.reporting import csv_report, markdown, undecided
 from pytest_ecornn.reporting.console import progress
-from pytest_ecornn.reporting.terminal import summary_lines
 from pytest_ecornn.results.rows import BaselineRatio, Disturbance, Row
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, paired_ratio, verdict
 from tests.helpers import busy_machine
-from tests.helpers.reporting_samples import BUSY, CASES, QUIET, row, sample_run, timing
+from tests.helpers.reporting_samples import BUSY, CASES, QUIET, concluded, row, sample_run, timing
 
 
 def proc(folder: Path, threads: dict[str, str], stat: str = "", group: str = "") -> Path:
@@ -472,10 +471,10 @@ def test_reports_say_what_disturbed_a_row() -> None:
     found.disturbance = BUSY
     rows = [row("a", CASES[0], timing=found), row("base", CASES[0], timing=timing(50.0, {}))]
     words = describe(found)
-    assert f"1 of 2 times; the most: {words};" in "\n".join(summary_lines(rows, set()))
+    assert f"1 of 2 times; the most: {words};" in "\n".join(concluded(rows).counts)
     assert progress.describe(rows[0]).endswith(f"; {words}")
     assert words in csv_report.render(rows, set())
-    text = markdown.render(sample_run(), rows, set())
+    text = markdown.render(sample_run(), concluded(rows))
     assert text.count(words) == 2
     assert "**Disturbed** rows" in text
 
@@ -497,12 +496,12 @@ class TestBaselineInItsOwnRow:
         assert (against.verdict, against.doubt) == ("unclear", words)
         (group,) = undecided.by_cause(rows, set(), ())
         assert group.cause == "a baseline took another time in its own row than beside the candidate"
-        assert words in markdown.render(sample_run(), rows, set())
+        assert words in markdown.render(sample_run(), concluded(rows))
 
     def test_what_is_faster_than_its_own_row_too_stays_so(self) -> None:
         rows, against = self.rows(499.0)
         assert (against.verdict, against.high) == ("faster", pytest.approx(0.102 / 0.499))
-        assert not any(line.startswith("unclear") for line in summary_lines(rows, set()))
+        assert not any(line.startswith("unclear") for line in concluded(rows).counts)
 
     @pytest.mark.parametrize(("own_us", "case"), [(501.0, CASES[0]), (10_000.0, CASES[0]), (1.0, CASES[1])])
     def test_any_other_and_another_cases_row_keep_it(self, own_us: float, case: str) -> None:

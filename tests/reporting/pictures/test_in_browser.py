@@ -10,7 +10,7 @@ import pytest
 from pytest_ecornn.reporting import unproven
 from pytest_ecornn.reporting.pictures import summary
 from tests.helpers.reporting.pictures import Box, overlaps
-from tests.helpers.reporting_samples import drawn, hostile_rows, many_rows, sample_rows, sample_run
+from tests.helpers.reporting_samples import concluded, drawn, hostile_rows, many_rows, sample_rows, sample_run
 
 ROOT = Path(__file__).parents[3]
 TEXTS = """() => [...document.querySelectorAll("text")].filter(one => !one.hasAttribute("transform")).map(one => {
@@ -34,7 +34,7 @@ def texts_are_apart(browser: Any, path: Path) -> None:
 
 @pytest.mark.parametrize("rows", ROWS)
 def test_texts_of_a_summary_are_apart(browser: Any, tmp_path: Path, rows: str) -> None:
-    (tmp_path / "summary.svg").write_text(summary.render(sample_run(), ROWS[rows], unproven(ROWS[rows])))
+    (tmp_path / "summary.svg").write_text(summary.render(sample_run(), concluded(ROWS[rows], unproven(ROWS[rows]))))
     texts_are_apart(browser, tmp_path / "summary.svg")
 
 

@@ -16,7 +16,17 @@ from pytest_ecornn.reporting.pictures.case_chart import Band, Mark
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import Ratio
 from tests.helpers.reporting.pictures import SVG, boxes, of_role, outside, overlaps, texts
-from tests.helpers.reporting_samples import CASES, drawn, hostile_rows, many_rows, row, sample_rows, sample_run, timing
+from tests.helpers.reporting_samples import (
+    CASES,
+    concluded,
+    drawn,
+    hostile_rows,
+    many_rows,
+    row,
+    sample_rows,
+    sample_run,
+    timing,
+)
 
 ROOT = Path(__file__).parents[3]
 MAX_BYTES = 100_000
@@ -27,7 +37,7 @@ def render(rows: Sequence[Row]) -> ElementTree.Element:
 
 
 def text_of(rows: Sequence[Row]) -> str:
-    return summary.render(sample_run(), list(rows), unproven(rows))
+    return summary.render(sample_run(), concluded(rows, unproven(rows)))
 
 
 def bands(root: ElementTree.Element) -> list[str]:
@@ -140,9 +150,9 @@ def test_what_is_compared_with_what_is_said(name: str) -> None:
 
 
 def test_by_an_unproven_baseline() -> None:
-    assert summary.render(sample_run(), pair(CASES[0], 300.0), set()) != text_of(pair(CASES[0], 300.0)[1:])
+    assert summary.render(sample_run(), concluded(pair(CASES[0], 300.0))) != text_of(pair(CASES[0], 300.0)[1:])
     doubted = pair(CASES[0], 300.0)
-    root = ElementTree.fromstring(summary.render(sample_run(), doubted, {doubted[0].key}))
+    root = ElementTree.fromstring(summary.render(sample_run(), concluded(doubted, {doubted[0].key})))
     assert [one.attrib["class"].split()[0] for one in points(root)] == ["fill-page"]
 
 
