@@ -71,7 +71,7 @@ def allocator_behaviour() -> dict[str, bool] | None:
 
 
 def _of_large_blocks(own: ctypes.CDLL) -> tuple[bool, bool]:
-    """Whether glibc maps a large block by itself; whether it gives it back.
+    """Whether glibc maps a large block by itself; else whether it gives it back.
 
     Another thread may take memory beyond it, or give some back itself.
     """
@@ -84,7 +84,8 @@ def _of_large_blocks(own: ctypes.CDLL) -> tuple[bool, bool]:
     after = own.mallinfo2()
     for block in blocks:
         own.free(block)
-    return held.hblks > before.hblks, after.arena < held.arena
+    is_mapped = held.hblks > before.hblks
+    return is_mapped, not is_mapped and after.arena < held.arena
 
 
 def set_allocator(old: dict[str, bool]) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -125,3 +126,22 @@ def test_a_thread_that_takes_or_gives_memory_meanwhile_does_not_count(usual: boo
     behaviour = memory.allocator_behaviour()
     assert behaviour
     assert (behaviour["maps large blocks"], behaviour["gives freed memory back"]) == (False, usual)
+
+
+def test_of_blocks_that_are_mapped_another_thread_s_memory_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An arena that shrinks meanwhile is another thread's."""
+
+    class Libc:
+        states = iter([(100, 0), (100, 1), (60, 0)])
+
+        def mallinfo2(self) -> SimpleNamespace:
+            arena, hblks = next(self.states)
+            return SimpleNamespace(arena=arena, hblks=hblks)
+
+        def malloc(self, size: int) -> int:
+            return size
+
+        def free(self, block: int) -> None:
+            pass
+
+    assert memory._of_large_blocks(Libc()) == (True, False)  # type: ignore[arg-type]

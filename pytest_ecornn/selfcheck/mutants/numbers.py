@@ -91,7 +91,7 @@ class CandidateByComplement(Loop):
         return ((1 - z) * state[0] + z * candidate,)
 
 
-@mutant("equivalence: output or final h", cell="lstm")
+@mutant("equivalence: output or final h or final c", cell="lstm")
 class CellFlushed(Loop):
     """The cell state is set to zero where it is under 1e-8."""
 
