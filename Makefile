@@ -77,6 +77,7 @@ sanitizer-gpu: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python -m pytest_ecornn.reporting $(dir $(wildcard reports/*/report.json))
+	$(BIN)/python -m pytest_ecornn.suites.published --render
 	$(BIN)/python -m pytest_ecornn.suites.published.front_chart
 	$(BIN)/python -m pytest_ecornn.suites.figures
 	$(BIN)/python -m tests.tools.readme

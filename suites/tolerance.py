@@ -114,7 +114,7 @@ def _add(
     finfo = torch.finfo(getattr(torch, case.dtype))
     reference, yard = (
         wanted.tensors[one.tensor],
-        wanted.baseline_errors(declared, yardstick.run_counts(wanted.tensors["output"].numel())[1])[one.tensor],
+        wanted.baseline_errors(declared, yardstick.run_counts(wanted.tensors["output"].numel())[-1])[one.tensor],
     )
     where = comparison.slices(case, one.tensor, tuple(reference.shape))
     values = comparison.to_float64(tensors[one.tensor], reference.device)

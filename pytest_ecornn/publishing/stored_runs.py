@@ -156,7 +156,7 @@ def _run(machine: Path, folder: Path, refused: list[str]) -> Iterator[StoredRun]
             report = load_report(path)
         except ReportError as error:
             refused.append(str(error))
-    for name, suite in _suites(folder):
+    for name, suite in _suites(folder, report is not None):
         try:
             suites.append(SuiteReport(name, suite, *read_suite(folder, name), stored_rows.load(suite)))
         except ReportError as error:
@@ -167,14 +167,14 @@ def _run(machine: Path, folder: Path, refused: list[str]) -> Iterator[StoredRun]
         yield StoredRun(machine.name, name, folder, report, suites, started, fingerprint)
 
 
-def _suites(folder: Path) -> Iterator[tuple[str, Path]]:
+def _suites(folder: Path, has_report: bool) -> Iterator[tuple[str, Path]]:
     """Yields name and JSON file of each suite's report in a folder, and of each page about the run's."""
     own_pages = ("index", Path(REPORT_PAGE).stem)
     for path in sorted(folder.glob("*.json")):
         if path.stem not in own_pages and (path.stem in stored.NAMES or path.with_suffix(".md").is_file()):
             yield path.stem, path
-    if (path := folder / REPORT_NAME).is_file():
-        yield from ((name, path) for name in stored.PAGES if (folder / f"{name}.md").is_file())
+    if has_report:
+        yield from ((name, folder / REPORT_NAME) for name in stored.PAGES if (folder / f"{name}.md").is_file())
 
 
 def _of_suites(suites: Sequence[SuiteReport]) -> tuple[str, dict[str, Any]]:

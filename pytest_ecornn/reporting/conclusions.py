@@ -20,9 +20,9 @@ from pytest_ecornn.results.rows import AGAIN, Row, Timing
 from pytest_ecornn.results.run_info import RunInfo
 from pytest_ecornn.results.statistics import EQUIVALENCE_MARGINS
 
-MOST_TIMES = 20.0  # the budget; what takes longer is not worth it
+_MAX_BUDGET_FACTOR = 20.0  # what takes longer is not worth it
 _MAX_NAMED = 6  # rows that more budget would decide
-_BUDGET = re.compile(r" --ecornn-budget[ =]\S+")
+_OF_THE_RUN = re.compile(r" --ecornn-(budget[ =]\S+|seconds[ =]\S+|resume)")  # what another budget does not go with
 _VERDICTS = ("faster", "slower", "same", "unclear")
 _MAX_NAME_CHARS = 60
 _MAX_CASES = 5  # that are named of one failure
@@ -40,16 +40,16 @@ class FailureGroup:
 
 @dataclass(frozen=True)
 class Conclusions:
-    """settings, command: of the run. unproven: keys of rows whose times are withheld."""
+    """unproven: keys of rows whose times are withheld. settings, command: of the run."""
 
     rows: list[Row]
+    unproven: Collection[standing.Key]
     settings: Mapping[str, Any] = field(default_factory=dict)
     command: str = ""
-    unproven: Collection[standing.Key] = ()
 
     @classmethod
     def of_rows(cls, rows: list[Row], settings: Mapping[str, Any], command: str = "") -> Conclusions:
-        return cls(rows, settings, command, standing.unproven(rows))
+        return cls(rows, standing.unproven(rows), settings, command)
 
     @classmethod
     def of_run(cls, run: RunInfo, rows: list[Row]) -> Conclusions:
@@ -64,14 +64,14 @@ class Conclusions:
         return undecided.by_cause(self.rows, self.unproven, self.answers)
 
     @property
-    def answered(self) -> str:
+    def answer_counts(self) -> str:
         """How many cases have an answer, in a line; empty where nothing was to be timed."""
         return answer_table.counts_line(self.answers)
 
     @property
     def certainty(self) -> list[str]:
         """How rows ended, who failed, what disturbed the run and its noise, then the basis of its verdicts, in lines."""
-        return [*self.counts, *(self.basis if self.answers else ()), *self.longer]
+        return [*self.counts, *(self.basis if self.answers else ()), *self.more_budget]
 
     @property
     def counts(self) -> list[str]:
@@ -128,7 +128,7 @@ class Conclusions:
         return [formatting.one_line(line) for line in lines if line]
 
     @property
-    def longer(self) -> list[str]:
+    def more_budget(self) -> list[str]:
         """At most one line: which unclear verdicts a longer measurement would decide, and the command.
 
         An interval narrows with the root of the time.
@@ -139,14 +139,14 @@ class Conclusions:
                 timing = standing.is_publishable(row, self.unproven, column)
                 for one in timing.against if timing else ():
                     is_unclear = standing.verdict(row, one, self.unproven) == "unclear"
-                    if is_unclear and (needed := one.budget_factor(margin)) <= MOST_TIMES:
+                    if is_unclear and (needed := one.budget_factor(margin)) <= _MAX_BUDGET_FACTOR:
                         label = f"{row.implementation}-{row.case}"
                         times[label] = max(needed, times.get(label, 0.0))
         if not (times and budget and self.command):
             return []
         named = sorted(times, key=lambda label: times[label])[:_MAX_NAMED]
         seconds = ceil(budget * max(1.5, *(times[label] for label in named)))
-        again = f"{_BUDGET.sub('', self.command)} --ecornn-budget {seconds} -k {shlex.quote(' or '.join(named))}"
+        again = f"{_OF_THE_RUN.sub('', self.command)} --ecornn-budget {seconds} -k {shlex.quote(' or '.join(named))}"
         rest = f" (and {len(times) - len(named)} others)" if len(times) > len(named) else ""
         return [f"more budget would decide {formatting.count(len(named), 'row')}{rest}: {formatting.printable(again)}"]
 

@@ -112,7 +112,7 @@ def _header(run: RunInfo) -> str:
 def _certainty(run: RunInfo, conclusions: Conclusions) -> str:
     """The basis of the answers, in lines that the terminal shows too, and the harness's own score."""
     own = run.score.one_line() if run.score else "no score on this machine (pytest --ecornn-selfcheck takes one)"
-    lines = [*filter(None, [conclusions.answered]), *conclusions.certainty, f"the harness itself: {own}"]
+    lines = [*filter(None, [conclusions.answer_counts]), *conclusions.certainty, f"the harness itself: {own}"]
     return "\n".join(["How sure this is:", "", *(f"- {escape(line)}" for line in lines)])
 
 

@@ -227,7 +227,7 @@ class Options:
     seconds: float = option(
         "--ecornn-seconds",
         RUN,
-        "Begin no more rows after this time. Where rows are left, the exit code is 2, and --ecornn-resume goes on. "
+        "Begin no more rows after this time. Where rows are left, the exit code is not 0, and --ecornn-resume goes on. "
         "Default: no limit.",
         type=float,
         default=None,

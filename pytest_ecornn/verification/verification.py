@@ -131,8 +131,9 @@ class ReferenceResult:
     def compare(self, tensors: Tensors, declared: Declared, fewest_runs: int = 1) -> list[TensorCheck]:
         """The verdict on each tensor of the reference; what fails is judged again by the worst of more permutations.
 
-        More runs only raise the limits, so this is the verdict of the most runs at the price of the fewest. With 0 the rule's
-        floors are the first limits: what passes by them needs no yardstick, but its share says less.
+        More runs only raise the limits, so this is the verdict of the most runs at the price of the fewest; but what is far
+        over its limit by many is not judged by more. With 0 the rule's floors are the first limits: what passes by them needs
+        no yardstick, but its share says less.
         """
         verdicts, doubtful = dict[str, TensorCheck](), list(self.tensors)
         for runs in dict.fromkeys((fewest_runs, 1, *yardstick.run_counts(self.tensors["output"].numel()))):

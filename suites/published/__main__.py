@@ -18,8 +18,10 @@ from pathlib import Path
 
 import torch
 
-from pytest_ecornn.reporting.stored.load import REPORT_NAME
+from pytest_ecornn.reporting.files import ReportError
+from pytest_ecornn.reporting.stored.load import load_report
 from pytest_ecornn.results import journal
+from pytest_ecornn.run.hooks.running import NOT_REACHED
 from pytest_ecornn.suites.published import staleness, stored
 from pytest_ecornn.suites.published.staleness import RUN, Staleness
 from pytest_ecornn.system import machine
@@ -38,8 +40,8 @@ REPORTS: dict[str, dict[str, tuple[str, ...]]] = {
 _LEAST_S, _GRACE_S = 60.0, 20.0  # to begin another report, and to end one
 _RUNS = (RUN, *stored.PAGES)
 # Exit codes: of what is cut short, and where stored rows cannot be gone on with.
-_CUT_SHORT = {**dict.fromkeys(_RUNS, 2)}
-_REFUSED = {**dict.fromkeys(_RUNS, 4)}
+_ENDED = (0, 1, 5)  # where all rows have run, of which some may have failed, or none was to be timed
+_CUT_SHORT, _REFUSED = dict.fromkeys(_RUNS, 2), dict.fromkeys(_RUNS, 4)
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,9 @@ def model(gpu: str) -> str:
     return match[0].replace(" ", "").lower()
 
 
-def file_of(folder: Path, name: str) -> Path:
-    """The JSON file of a card's report: that of a run of a published set lies in a folder of the set's name."""
-    return folder / name / REPORT_NAME if name in stored.PAGES else folder / f"{name}.json"
-
-
 def due_reports(folder: Path, names: Sequence[str]) -> list[DueReport]:
     """The reports of a card that are missing, stale or lack something, in the order in which they are measured."""
-    reports = (_due_report(name, file_of(folder, name)) for name in names)
+    reports = (_due_report(name, stored.file_of(folder, name)) for name in names)
     return sorted(filter(None, reports), key=lambda report: report.order)
 
 
@@ -104,7 +101,7 @@ def command(report: DueReport, folder: Path, device: str, seconds: float) -> lis
     options = REPORTS[device][report.name]
     if report.name in _RUNS:
         resumed = ["--ecornn-resume"] * report.is_resumed
-        where = ["--ecornn-report", str(file_of(folder, report.name).parent)]
+        where = ["--ecornn-report", str(stored.file_of(folder, report.name).parent)]
         return [sys.executable, "-m", "pytest", *options, f"--ecornn-seconds={seconds:.0f}", *where, *resumed]
     resumed = ["--resume", "--parts", *report.parts] if report.is_resumed else []
     module = f"pytest_ecornn.suites.published.{report.name}"
@@ -125,12 +122,20 @@ def measure(report: DueReport, folder: Path, device: str, seconds: float) -> int
                 process.send_signal(ending)
     if report.is_resumed and process.returncode == _REFUSED.get(report.name, 2):
         return measure(replace(report, is_resumed=False), folder, device, seconds)
-    path = file_of(folder, report.name)
-    if report.name in _RUNS and process.returncode in (0, 1):  # all rows have run
+    path = stored.file_of(folder, report.name)
+    if report.name in _RUNS and process.returncode in _ENDED and not _rows_left(path):
         (path.parent / journal.NAME).unlink(missing_ok=True)
     if report.name in stored.PAGES and path.exists():
         stored.page(report.name).write(path.parent)
     return 0 if process.returncode == _CUT_SHORT.get(report.name, -signal.SIGINT) else process.returncode
+
+
+def _rows_left(path: Path) -> int:
+    """How many rows the report of a run says that it has not reached; 0 where there is no report."""
+    try:
+        return int(load_report(path).run.settings.get(NOT_REACHED, 0))
+    except ReportError:
+        return 0
 
 
 def measure_all(reports: Sequence[DueReport], folder: Path, device: str, seconds: float) -> int:
@@ -141,7 +146,11 @@ def measure_all(reports: Sequence[DueReport], folder: Path, device: str, seconds
         if codes and left_s < _LEAST_S:
             print(f"{report}; no time is left")
         else:
-            codes.append(measure(report, folder, device, left_s))
+            try:
+                codes.append(measure(report, folder, device, left_s))
+            except ReportError as error:  # of one report must not end the others' measurement
+                print(error, file=sys.stderr)
+                codes.append(1)
     return int(any(codes))
 
 
@@ -175,7 +184,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--render", dest="is_rendered", action="store_true", help="write the stored pages anew, and measure nothing")
     given = parser.parse_args(arguments)
     if given.is_rendered:
-        render(given.results)
+        try:
+            render(given.results)
+        except ReportError as error:
+            parser.error(str(error))
         return 0
     if given.is_listed:
         print(*ages(given.results), sep="\n")

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from pytest_ecornn.reporting import files
 from pytest_ecornn.reporting.pictures.ratio_chart import Group, Series, render_chart
-from pytest_ecornn.reporting.stored.load import REPORT_NAME, load_report
+from pytest_ecornn.reporting.stored.load import load_report
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published import deepbench, persistent, sparse
+from pytest_ecornn.suites.published import deepbench, persistent, sparse, stored
 from pytest_ecornn.suites.published.common.bars import mean_ratio
 from pytest_ecornn.suites.published.common.parted import from_json
 from pytest_ecornn.suites.published.common.report_rows import CALLED, REPLAYED, TIMING_MODES, CaseRows
@@ -29,19 +29,14 @@ from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import
 from pytest_ecornn.suites.published.persistent_kernel_parts import persistent_flashrnn
 from pytest_ecornn.suites.published.scan_parts import scan_peers
 
-# Of a run of a published set, and the file of each report in a folder.
-RUNS = ("persistent", "sparse", "deepbench")
-REPORTS = {
-    name: Path(name, REPORT_NAME) if name in RUNS else Path(f"{name}.json")
-    for name in ("persistent", "persistent_kernel", "sparse", "scan", "language_model", "deepbench")
-}
+REPORTS = ("persistent", "persistent_kernel", "sparse", "scan", "language_model", "deepbench")
 FOLDERS = [Path("reports/h200"), Path("reports/h100")]
 _WAY_LABELS = {CALLED: "as called", REPLAYED: "device only"}
 _COMMITS_A_LINE = 3
 _DENSITIES = (0.1, 0.3)  # of the published grid; others were not measured at every size
 _NOTES = (
     "As called: with the host's share of a call. Device only: the same call replayed as a CUDA graph.",
-    "Fastest other: of cuDNN, cuSPARSE and a dense product (GEMM) per step. Lost: the whole 99 % interval lies below 1x.",
+    "Fastest other: of cuDNN, cuSPARSE and a dense product (GEMM) per step. Lost: the whole interval lies below 1x.",
     "Cases without a time do not fit on chip or were not reached. All results were compared with float64 beforehand;",
     "scans of 65,536 steps have an error, but no verdict.",
 )
@@ -58,7 +53,7 @@ def stored_reports(folders: Sequence[Path]) -> dict[str, StoredReport]:
     """Each report, of the first folder that has one. Raises ReportError for a file that cannot be read."""
     reports = {}
     for name, path in stored_paths(folders).items():
-        if name in RUNS:
+        if name in stored.PAGES:
             report = load_report(path)
             reports[name] = StoredReport(report.run.machine, report.rows)
         else:
@@ -69,16 +64,16 @@ def stored_reports(folders: Sequence[Path]) -> dict[str, StoredReport]:
 
 def stored_paths(folders: Sequence[Path]) -> dict[str, Path]:
     """The file of each report: of the first folder that has one, or else as the first would have it."""
-    paths = {name: [folder / file for folder in folders] for name, file in REPORTS.items()}
+    paths = {name: [stored.file_of(folder, name) for folder in folders] for name in REPORTS}
     return {name: next(filter(Path.exists, of_report), of_report[0]) for name, of_report in paths.items()}
 
 
 def draw(folders: Sequence[Path]) -> str:
     """The chart of folders of reports. Raises ReportError for a file that cannot be read."""
-    stored = stored_reports(folders)
-    cards = {name: " or ".join(report.machine["gpu"]["names"]) for name, report in stored.items()}
-    groups = [Group(f"{title}, {cards[name]}", series(stored[name].rows)) for title, name, series in _groups()]
-    return render_chart("Speedup on one GPU: the baseline's time over ours", groups, [*_NOTES, *_sources(stored)]).document()
+    reports = stored_reports(folders)
+    cards = {name: " or ".join(report.machine["gpu"]["names"]) for name, report in reports.items()}
+    groups = [Group(f"{title}, {cards[name]}", series(reports[name].rows)) for title, name, series in _groups()]
+    return render_chart("Speedup on one GPU: the baseline's time over ours", groups, [*_NOTES, *_sources(reports)]).document()
 
 
 def _groups() -> list[tuple[str, str, Callable[[Any], list[Series]]]]:
@@ -171,9 +166,9 @@ def _series(label: str, ratios: Sequence[Ratio | None]) -> Series:
     return Series(label, measured, mean_ratio(measured), planned=len(ratios))
 
 
-def _sources(stored: dict[str, StoredReport]) -> list[str]:
+def _sources(reports: dict[str, StoredReport]) -> list[str]:
     """Driver and versions, and for each report its commit with that commit's date."""
-    machines = {name: report.machine for name, report in stored.items()}
+    machines = {name: report.machine for name, report in reports.items()}
     software = dict.fromkeys(
         f"Driver {machine['gpu']['driver']}, CUDA {machine['gpu']['cuda']}, torch {machine['packages']['torch']}"
         for machine in machines.values()

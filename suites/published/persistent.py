@@ -15,7 +15,7 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.rows import Row
-from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
+from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published.common.bars import NO, MinTarget, format_ratio, mean_ratio
 from pytest_ecornn.suites.published.common.published_page import PublishedPage, Section
 from pytest_ecornn.suites.published.common.report_rows import (
@@ -64,8 +64,8 @@ def sections(rows: Sequence[Row]) -> Iterator[Section]:
 def _render(rows: Sequence[CaseRows]) -> str:
     parts = [
         "## Beside cuDNN",
-        f"Times of a call in us, and {BASELINE}'s over {OURS}'s with its interval (99 %, {MIN_PAIRS} rounds of alternating "
-        f"blocks, fewer where calls are slow): over 1 {OURS} is faster. A shape is layers x hidden size, batch, steps; with "
+        f"Times of a call in us, and {BASELINE}'s over {OURS}'s with its interval, from "
+        f"alternating blocks: over 1 {OURS} is faster. A shape is layers x hidden size, batch, steps; with "
         "backward, the gradients of all leaves are made. Decoding, to T 16, starts from given states. Each call has contents "
         "of its own; replays take turns over several graphs. What fails its comparison with the float64 reference, as called "
         "or replayed, is wrong and has no time.",

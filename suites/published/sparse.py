@@ -14,7 +14,7 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.rows import Row
-from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
+from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published.common.bars import MinTarget, Times, format_ratio
 from pytest_ecornn.suites.published.common.published_page import PublishedPage, Section
 from pytest_ecornn.suites.published.common.report_rows import CALLED, REPLAYED, CaseRows, by_case, cases_of, without_numbers
@@ -70,8 +70,8 @@ def _render(rows: Sequence[CaseRows]) -> str:
         "## Beside dense layers and cuSPARSE",
         f"rnn_tanh, T {STEPS}, {INPUTS} inputs, forward: us a step, the input product among them, from CUDA graphs that take "
         "turns. Dense layers store the zeros; row_major_gpu makes a dense product (GEMM) in every step. Best: the fastest of "
-        f"{', '.join(BASELINES)}, and its time over {OURS}'s with its interval (99 %, {MIN_PAIRS} rounds of alternating "
-        "blocks, fewer where calls are slow), replayed and, of some cases, as called. Paper: its figure over the next best, on "
+        f"{', '.join(BASELINES)}, and its time over {OURS}'s with its interval, "
+        "replayed and, of some cases, as called. Paper: its figure over the next best, on "
         "the chips of its time. What fails its comparison with the float64 reference is wrong and has no time.",
         targets(rows),
     ]

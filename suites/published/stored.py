@@ -26,6 +26,11 @@ def reports(results: Path) -> list[Path]:
     return sorted(path for path in paths if path.relative_to(results).parts[0] != "local")
 
 
+def file_of(folder: Path, name: str) -> Path:
+    """The JSON file of a report: that of a run of a published set lies in a folder of the set's name."""
+    return folder / name / REPORT_NAME if name in PAGES else folder / f"{name}.json"
+
+
 def is_of_set(path: Path) -> bool:
     """Whether it is the report of a run of a published set, which lies in a folder of the set's name."""
     return path.name == REPORT_NAME and path.parent.name in PAGES

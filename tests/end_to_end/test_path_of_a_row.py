@@ -45,4 +45,4 @@ def test_the_path_of_a_row_is_nine_files(foreign: Foreign) -> None:
     lines = (foreign.path / "stacks.txt").read_text().splitlines()
     assert {line.partition(" ")[0] for line in lines} == {"time", "check_tensor", "add", "render"}
     files = {line.rpartition("pytest_ecornn/")[2] for line in lines}
-    assert {file for file in files if not file.startswith(DETAILS)} <= {file for file, _ in listed}
+    assert {file for file in files if not file.startswith(DETAILS)} == {file for file, _ in listed} - {"results/rows.py"}

@@ -12,6 +12,7 @@ import textwrap
 import time
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -196,21 +197,44 @@ def test_a_killed_run_resumes_and_repeats_no_finished_row(foreign: Foreign) -> N
     assert "25 rows" in done.stdout
 
 
+SLOWLY = ("-p", "slowly")
+
+
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one-process", "two-workers"])
 def test_a_run_begins_no_row_after_its_time_and_resumes(foreign: Foreign, workers: tuple[str, ...]) -> None:
     cases = [a for n in (4, 5, 6, 7) for a in ("--ecornn-case", f"lstm-T{n}-B3-H8-float32")]
-    options = ["--ecornn-bench", *cases, *only("sequential"), *QUICK, *workers]
-    foreign.write("conftest.py", "import time\ndef pytest_runtest_teardown(): time.sleep(2)\n")
+    options = [
+        "--ecornn-bench",
+        *cases,
+        *only("sequential", "cudnn"),
+        *QUICK,
+        *SLOWLY,
+        *workers,
+    ]  # cudnn refuses all in one test
+    foreign.write("slowly.py", "import time\ndef pytest_runtest_teardown(): time.sleep(1)\n")
+
+    def rows() -> dict[tuple[str, str, str], dict[str, Any]]:
+        return {key: row for key, row in foreign.rows_by_key().items() if row["implementation"] != "cudnn"}
+
     done = foreign.run(*options, "--ecornn-seconds", "3", check=2)
-    assert (match := re.search(r"WARNING: the 3 s are over, and (\d) rows not reached", done.stdout))
+    assert (match := re.search(r"WARNING: the 3 s are over, and (\d+) rows? not reached", done.stdout)), done.stdout
     assert "--ecornn-resume goes on from there" in done.stdout
-    before = foreign.rows_by_key()
+    assert not re.search(r"\d error|ERROR", done.stdout)
+    before = rows()
     assert 1 <= len(before) == 9 - int(match[1])  # four of cases, four of properties, the control
+    assert foreign.report()["run"]["settings"]["rows not reached"] == int(match[1])
     done = foreign.run(*options, "--ecornn-seconds", "60", "--ecornn-resume", check=0)
-    after = foreign.rows_by_key()
-    assert len(after) == 9
+    assert len(rows()) == 9
     assert "not reached" not in done.stdout
-    assert all(after[name] == row for name, row in before.items())
+    assert "rows not reached" not in foreign.report()["run"]["settings"]
+    assert all(rows()[name] == row for name, row in before.items())
+
+
+def test_a_run_whose_time_is_over_still_fails_where_a_row_did(foreign: Foreign) -> None:
+    foreign.write("mine.py", samples.RIGHT.replace("outputs = []", "raise RuntimeError; outputs = []", 1))
+    foreign.write("slowly.py", "import time\ndef pytest_runtest_teardown(): time.sleep(1)\n")
+    done = foreign.run("--ecornn-verify", *MINE, *CASE, *QUICK, *SLOWLY, "--ecornn-seconds", "1", check=1)
+    assert "the 1 s are over" in done.stdout
 
 
 def test_a_cell_comes_by_the_hook_as_its_documentation_shows(foreign: Foreign) -> None:

@@ -171,4 +171,4 @@ def gpu_smoke_rows() -> list[Row]:
 def concluded(rows: Iterable[Row], unproven: Collection[standing.Key] = ()) -> Conclusions:
     """What rows of the sample run say."""
     run = sample_run()
-    return Conclusions(list(rows), run.settings, run.command, unproven)
+    return Conclusions(list(rows), unproven, run.settings, run.command)

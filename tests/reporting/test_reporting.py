@@ -564,10 +564,10 @@ def test_the_report_names_the_rows_that_more_budget_would_decide_and_the_command
         one.low, one.high, one.verdict = low, high, "faster" if high < 0.95 else "unclear"
     command = "pytest --ecornn-bench --ecornn-budget 4 --ecornn-cases smoke"
     run = replace(sample_run(), settings={"budget": "4 s a row"}, command=command)
-    (line,) = Conclusions.of_run(run, rows).longer
+    (line,) = Conclusions.of_run(run, rows).more_budget
     assert line == (
         "more budget would decide 2 rows: pytest --ecornn-bench --ecornn-cases smoke --ecornn-budget 19 "
         f"-k 'a-{CASES[0]} or a-{CASES[1]}'"
     )
     assert "more budget would decide 2 rows" in markdown.render(run, Conclusions.of_run(run, rows))
-    assert Conclusions.of_run(run, rows[2:]).longer == []
+    assert Conclusions.of_run(run, rows[2:]).more_budget == []

@@ -37,7 +37,7 @@ rows = Path(rows) if rows else None
 lock, out = MachineLock(Path(path), rows), os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 if gpu:
     from pytest_ecornn.system.gpus import lock as gpu_lock
-    gpu_lock._device_path = lambda device: Path(path + gpu)
+    gpu_lock._gpu_file = lambda: Path(path + gpu)
     lock = gpu_lock.GpuTimingLock(Path(path), rows)
     lock.run = os.getppid()  # as workers of one run
 if start:
@@ -418,10 +418,9 @@ def test_a_lock_of_a_gpu_without_one_is_refused(tmp_path: Path) -> None:
 
 
 def test_each_gpu_has_a_lock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    uuids = {"cuda:0": "a", "cuda:1": "b", "cuda": "a"}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[device]))
-    paths = {device: gpu_lock._device_path(device) for device in (*uuids, "cpu")}
-    assert paths["cuda"] == paths["cuda:0"]
-    assert len({*paths.values()}) == 3
-    assert paths["cpu"] == MachineLock().path
+    paths = set()
+    for uuid in "aab":
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, uuid=uuid: SimpleNamespace(uuid=uuid))
+        paths.add(gpu_lock._gpu_file())
+    assert len({*paths, MachineLock().path}) == 3

@@ -35,11 +35,13 @@ def print_summary(console: Console, conclusions: Conclusions, compared: Regressi
         if sum(row.timing is not None for row in rows) <= _MAX_LISTED_ROWS:
             page.print_table(console, rows_table(rows, conclusions.unproven))
         causes = [f"undecided: {group.line}" for group in conclusions.undecided]
-        lines = [conclusions.answered, *causes, *lines, *conclusions.basis]
+        lines = [conclusions.answer_counts, *causes, *lines, *conclusions.basis]
     if compared:
         print_comparison_table(console, compared)
     boundaries = filter(None, [boundary_sizes.line(rows)])
-    print_lines(console, [*lines, *boundaries, *conclusions.longer, *(gate_tables.summary_lines(compared) if compared else ())])
+    print_lines(
+        console, [*lines, *boundaries, *conclusions.more_budget, *(gate_tables.summary_lines(compared) if compared else ())]
+    )
 
 
 def print_comparison_table(console: Console, compared: RegressionReport) -> None:

@@ -56,7 +56,7 @@ def _speeds(run: RunInfo, conclusions: Conclusions, timed: list[Row]) -> str:
     baselines = _baseline_names(bands)
     column = PictureColumn(f"How many times as fast as {baselines}")
     _write_head(column, run, conclusions)
-    column.write(f"{conclusions.answered}. Bold: certainly the fastest.")
+    column.write(f"{conclusions.answer_counts}. Bold: certainly the fastest.")
     add_bands(column, shown, baselines)
     confidence = [line for line in conclusions.basis if line.startswith("confidence")]
     column.write("; ".join(["Bars are intervals, with an arrow where one goes on", *confidence]) + ".")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from pytest_ecornn.system.package_folders import SUITES
 _SELFCHECK = SUITES / "test_selfcheck.py"
 
 
-class Collection:
-    """Registered for the length of one run. expect: called with the number of tests that report rows."""
+class RowCollection:
+    """Registered for the length of one run. expect: called with the ids of tests that report rows."""
 
-    def __init__(self, config: pytest.Config, session: RunSession, expect: Callable[[int], None]):
+    def __init__(self, config: pytest.Config, session: RunSession, expect: Callable[[Collection[str]], None]):
         self._config, self._session, self._expect = config, session, expect
         self._benchmark_plugin = BenchmarkPlugin(config)
         self._own = set[str]()
@@ -60,13 +60,13 @@ class Collection:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         own = [item for item in session.items if row_item(item) or isinstance(item, UnsupportedItem)]
         self._own = {item.nodeid for item in own}
-        self._expect(len(own))
+        self._expect(self._own)
         self._benchmark_plugin.show_own(item for item in session.items if item.nodeid not in self._own)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
         labels = set(map(str, self._session.items()))
-        self._expect(sum(label_of_node(nodeid) in labels or "::test_unsupported[" in nodeid for nodeid in ids))
+        self._expect([nodeid for nodeid in ids if label_of_node(nodeid) in labels or "::test_unsupported[" in nodeid])
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import cached_property
@@ -29,7 +29,7 @@ from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run import proven, run_seed
 from pytest_ecornn.run.gate_run import RegressionGate
 from pytest_ecornn.run.hooks.benchmark_plugin import check_loaded
-from pytest_ecornn.run.hooks.collection import Collection
+from pytest_ecornn.run.hooks.collection import RowCollection
 from pytest_ecornn.run.hooks.screen import ProgressDisplay, write_summary
 from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.run.items.unsupported_items import Grouping, row_item
@@ -43,6 +43,7 @@ from pytest_ecornn.system.file_locks import LockError
 from pytest_ecornn.system.folder_lock import FolderInUse, FolderLock
 from pytest_ecornn.verification.outcomes import CheckFailed
 
+NOT_REACHED = "rows not reached"  # a setting of a report that was cut short
 _MAX_VALUE_LENGTH = 200  # of a set-up's value in an error
 
 
@@ -58,7 +59,7 @@ class RunPlugin:
         self._is_worker = bool(worker_input(config))
         self._started, self._start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
         self._deadline = self._start + worker_input(config).get("ecornn_seconds", self.session.options.seconds or math.inf)
-        self._due = 0  # tests that have not reported their rows
+        self._due = set[str]()  # ids of tests that have not reported their rows
         self._journal: journal.Journal | None = None
         self._folder_lock: FolderLock | None = None
         self.session.lock.say = self._say
@@ -70,17 +71,17 @@ class RunPlugin:
         self._at_sigterm: Any = None
         config.pluginmanager.register(WorkerThreads(config, self.session.share), "ecornn-worker-threads")
         user_folder.redirect_plugins(config, Path(self.session.shared_folder))
-        self._collection = Collection(config, self.session, self._set_total)
+        self._collection = RowCollection(config, self.session, self._set_due)
         config.pluginmanager.register(Grouping(), "ecornn-grouping")
         config.pluginmanager.register(self._collection, "ecornn-collection")
         select_suites(config, ["test_equivalence.py", "test_properties.py", *(["test_benchmark.py"] if is_bench else [])])
 
     # The way of a row.
 
-    def _set_total(self, total: int) -> None:
-        self._due = total
+    def _set_due(self, ids: Collection[str]) -> None:
+        self._due = {*ids}
         if self._screen:
-            self._screen.total = total
+            self._screen.total = len(ids)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -114,11 +115,13 @@ class RunPlugin:
             raise pytest.UsageError(str(error)) from error
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Leaves out a row that is due once the time of --ecornn-seconds is over."""
-        if time.monotonic() < self._deadline or (row := row_item(item)) is None:
+        row = row_item(item) if time.monotonic() >= self._deadline else None
+        if row is None or row.empty_row().key in self.session.finished:
             return None
-        return None if row.empty_row().key in self.session.finished else True
+        item.session._setupstate.teardown_exact(nextitem)  # what the last item that ran has left for this one
+        return True
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
@@ -148,7 +151,7 @@ class RunPlugin:
         except journal.JournalError as error:
             pytest.exit(str(error))
         if row is not None or unsupported is not None:
-            self._due -= 1
+            self._due.discard(report.nodeid)
             _neutralise(report)
         if self._screen:
             self._screen.report(row)
@@ -198,21 +201,23 @@ class RunPlugin:
             self._screen.stop()
         if self._journal is None:
             return
-        if self._due and time.monotonic() >= self._deadline:
+        is_over = bool(self._due) and time.monotonic() >= self._deadline
+        if is_over:
+            left = formatting.count(len(self._due), "row")
+            self._written.append(f"WARNING: the {self.session.options.seconds:g} s are over, and {left} not reached")
+        if is_over and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.INTERRUPTED
-            limit = f"{self.session.options.seconds:g} s"
-            self._written.append(f"WARNING: the {limit} are over, and {formatting.count(self._due, 'row')} not reached")
         if session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus, lines = proven.judge(self.session, self._config, self._journal.rows)
             self._written += [f"ERROR: {line}" for line in lines]
         if not self._journal.rows:
             return
-        is_cut_short = session.exitstatus == pytest.ExitCode.INTERRUPTED
+        is_cut_short = is_over or session.exitstatus == pytest.ExitCode.INTERRUPTED
         rows = self._rows = self._reached_rows(self._journal.rows) if is_cut_short else self._journal.rows
         baselines.compare_with_own_rows(rows)
         try:
             if self._gate:
-                self._compare(self._gate, rows, session)
+                self._compare(self._gate, rows, session, is_cut_short)
             paths = reporting.write_reports(self.session.options.report, self._run_info(), rows, self._compared)
             self._written.append(_where(paths))
             if self._compared and (summary := gate_tables.summary_path()):
@@ -236,12 +241,12 @@ class RunPlugin:
         unreached = {row.case for row in unfinished if row.kind == "benchmark"} - reached
         return [row for row in rows if row.kind != "benchmark" or row.case not in unreached]
 
-    def _compare(self, found: RegressionGate, rows: list[Row], session: pytest.Session) -> None:
+    def _compare(self, found: RegressionGate, rows: list[Row], session: pytest.Session, is_cut_short: bool) -> None:
         """An interrupted run is compared as far as it got; nothing is measured again then."""
         self._compared = found.outcome(rows, reporting.unproven(rows))
         ended = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
         try:
-            if session.exitstatus in ended and self._screen:
+            if session.exitstatus in ended and self._screen and not is_cut_short:
                 found.measure_again(self._compared, self._screen.write_line)
         except KeyboardInterrupt:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
@@ -261,7 +266,7 @@ class RunPlugin:
             command=self._command,
             machine=self.machine,
             ceilings=self.session.measured_ceilings.as_report(self.session.devices),
-            settings=self.session.settings,
+            settings={**self.session.settings, **({NOT_REACHED: len(self._due)} if self._due else {})},
             refused=standing.refused(self._rows),
             score=score.load_last(),
             skipped=standing.skipped(self._rows),

@@ -12,15 +12,12 @@ import torch
 from pytest_ecornn.system.locking import MachineLock, default_path
 
 
-def _device_path(device: str) -> Path:
-    """The lock's file of a GPU, whichever index this process has it under, or of the machine where there is none."""
-    is_gpu = device.startswith("cuda") and torch.cuda.is_available()
-    return default_path(f"gpu-{gpu_id(device)}" if is_gpu else "")
-
-
-def gpu_id(device: str = "cuda") -> str:
-    """Returns 8 digits that distinguish GPUs without naming them."""
-    return sha256(str(torch.cuda.get_device_properties(device).uuid).encode()).hexdigest()[:8]
+def _gpu_file() -> Path:
+    """The lock's file of this process's first GPU, in whose name 8 digits distinguish GPUs without naming them."""
+    if not torch.cuda.is_available():
+        raise RuntimeError("expected a GPU of its own, but this process sees none")
+    uuid = str(torch.cuda.get_device_properties("cuda").uuid)
+    return default_path(f"gpu-{sha256(uuid.encode()).hexdigest()[:8]}")
 
 
 class GpuTimingLock(MachineLock):
@@ -35,7 +32,4 @@ class GpuTimingLock(MachineLock):
 
     @cached_property
     def _gpu_path(self) -> Path:
-        path = _device_path("cuda")
-        if path == self.path:
-            raise RuntimeError("expected a GPU of its own, but this process sees none")
-        return path
+        return _gpu_file()

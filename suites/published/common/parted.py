@@ -174,8 +174,6 @@ class ReportPlan:
         """Returns a report's JSON. Raises ValueError, in one line, for a file that holds none."""
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            if isinstance(found["rows"], list):  # an older report of one part
-                found |= {"rows": {next(iter(self.parts)): found["rows"]}, "allocator": "system default", "ended": {}}
             mistyped = [name for name in _NEEDED if not isinstance(found[name], _NEEDED[name])]
             check_fingerprint(found["machine"])
             headline(found["machine"])

@@ -13,12 +13,13 @@ from functools import cached_property
 from pytest_ecornn.cases.case_sets import Origin, case_set
 from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting import standing
-from pytest_ecornn.results.rows import BaselineRatio, Row, Timing
+from pytest_ecornn.results.rows import AGAIN, BaselineRatio, Row, Timing
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published.common.bars import Times
 
 CALLED, REPLAYED = "as called", "graph replay"
 TIMING_MODES = (CALLED, REPLAYED)
+_MISSING = "not compared with|no device-only time of"  # how a row notes why another, or itself, has no time
 _NUMBER = re.compile(r"[\d,.]*\d")
 
 
@@ -70,10 +71,14 @@ class CaseRows:
         return next((Ratio(1 / one.ratio, 1 / one.high, 1 / one.low) for one in ratios), None)
 
     def reason(self, name: str, way: str = "") -> str:
-        """Why `name` has no time; empty where it has one, or no row."""
-        if self.time_us(name, way) or name not in self.rows:
+        """Why `name` has no time: its own row's reason, or what any row of the case notes of it; empty where it has one."""
+        if self.time_us(name, way):
             return ""
-        return self.rows[name].reason or self.rows[name].notes
+        if name in self.rows and (reason := self.rows[name].reason.partition(AGAIN)[0]):
+            return reason
+        notes = (note for row in self.rows.values() for note in row.notes.split("; "))
+        found = (match[1] for note in notes if (match := re.match(rf"(?:{_MISSING}) {re.escape(name)}: (.*)", note)))
+        return next(found, "")
 
     def _timing(self, name: str, way: str) -> Timing | None:
         row = self.rows.get(name)

@@ -49,7 +49,7 @@ def render(rows: Sequence[Row]) -> str:
         [
             "## What stays on chip",
             f"The largest H at which a random pattern fits, B {BATCH}, forward and backward, as "
-            "`_sparse_choice.capacity` finds it, and its recurrent parameters, zeros counted, over those of "
+            "`sparse_persistent_gpu.heuristics.capacity` finds it, and its recurrent parameters, zeros counted, over those of "
             f"H {LARGE:,}, which the paper calls large: its "
             "layers are over 5 times larger than dense ones.",
             table(

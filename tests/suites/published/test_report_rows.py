@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ecornn.results.rows import Row
+from pytest_ecornn.results.rows import AGAIN, Row
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published.common.report_rows import CALLED, REPLAYED, CaseRows, by_case
 from tests.helpers.report_rows import report_row, timing
@@ -52,13 +52,14 @@ def test_graph_replay_is_shown_unless_more_ran_as_called(called: object, replaye
 
 
 def test_what_has_no_time_says_why() -> None:
-    refused = report_row("cudnn", SMALL, "needs 9 SMs")
-    noted = report_row("mine", SMALL, timing=timing(1.0))
-    noted.notes = "no graph: a call takes 0.3 s"
-    case = rows_of(refused, noted)
-    assert case.reason("cudnn") == "needs 9 SMs"
-    assert (case.reason("mine", CALLED), case.reason("mine", REPLAYED)) == ("", "no graph: a call takes 0.3 s")
+    mine = report_row("mine", SMALL, timing=timing(1.0))
+    mine.notes = "by the cluster; not compared with cudnn: it is wrong; no device-only time of mine: a call takes 0.3 s"
+    case = rows_of(mine)
+    assert (case.reason("mine", CALLED), case.reason("mine", REPLAYED)) == ("", "a call takes 0.3 s")
+    assert case.reason("cudnn") == "it is wrong"
     assert case.reason("absent") == ""
+    failed = report_row("cudnn", SMALL, f"needs 9 SMs{AGAIN}pytest --ecornn-case some")
+    assert rows_of(mine, failed).reason("cudnn") == "needs 9 SMs"
 
 
 def test_what_is_not_proven_has_no_time() -> None:

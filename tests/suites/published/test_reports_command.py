@@ -62,7 +62,7 @@ def test_missing_reports_come_first_then_stale_ones_and_last_what_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ages = {"scan": FRESH, "selection": STALE, "persistent": STALER, "host_time": FRESH, "varying": None}
-    by_path = {reports.file_of(tmp_path, name): age for name, age in ages.items()}
+    by_path = {stored.file_of(tmp_path, name): age for name, age in ages.items()}
     monkeypatch.setattr(staleness, "of_report", by_path.__getitem__)
     monkeypatch.setattr(ReportPlan, "lacking", lambda plan, path: ["peers"] if plan.name in ("scan", "selection") else [])
     assert due_reports(tmp_path, ["host_time", "scan", "selection", "varying", "persistent"]) == [
