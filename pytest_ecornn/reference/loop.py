@@ -51,7 +51,8 @@ class ReferenceLoop(Implementation):
             ) -> tuple[Tensor, cells.GateTensors]:
                 parameters = {name: weights.masked(name + suffix).to(compute) for name in _names(weights, suffix)}
                 x = x.transpose(0, 1) if case.batch_first else x
-                x_gates = x.to(compute)
+                # Of a layer below, whose output's gradient is rounded on its way. The caller's x gets its own as it is.
+                x_gates = x.to(compute) if suffix.startswith("_l0") else self._rounding.widened(x, compute)
                 if not is_projected:
                     weight, bias = parameters["weight_ih"], parameters.get("bias_ih")
                     operands = self._summed_backwards(x_gates, dtype, weight.shape[0])
