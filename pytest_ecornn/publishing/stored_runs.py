@@ -92,7 +92,7 @@ class StoredRun:
         if found := self.report:
             begun = found.run.started, str(found.run.machine.get("commit") or "")
             alone = found.run.settings.get("ratios")
-            caveat = f"{self.name}: ratios {alone}" if alone else ""
+            caveat = f"{self.name}: each ratio {alone}" if alone else ""
             own = [Source(REPORT_PAGE, found.rows, self.location / REPORT_NAME, begun, standing.unproven(found.rows), caveat)]
         return [*own, *(suite.source for suite in self.suites if suite.path.name != REPORT_NAME)]
 

@@ -240,7 +240,7 @@ def test_what_a_suite_has_not_verified_is_said(tmp_path: Path) -> None:
     publish.publish(tmp_path / "results", tmp_path / "site")
     index = (tmp_path / "site/index.html").read_text()
     assert "selection: not verified" in index
-    assert "deepbench: ratios each alone" in index
+    assert "deepbench: each ratio alone" in index
     assert "<strong>" not in index
 
 
