@@ -51,8 +51,11 @@ class ReferenceLoop(Implementation):
             ) -> tuple[Tensor, cells.GateTensors]:
                 parameters = {name: weights.masked(name + suffix).to(compute) for name in _names(weights, suffix)}
                 x = x.transpose(0, 1) if case.batch_first else x
-                # Of a layer below, whose output's gradient is rounded on its way. The caller's x gets its own as it is.
-                x_gates = x.to(compute) if suffix.startswith("_l0") else self._rounding.widened(x, compute)
+                x_gates = x.to(compute)
+                if not suffix.startswith(
+                    "_l0"
+                ):  # a layer's output is in storage, and so its gradient; the caller's x is its own
+                    x_gates = self._rounded_backwards(x_gates, dtype, "storage")
                 if not is_projected:
                     weight, bias = parameters["weight_ih"], parameters.get("bias_ih")
                     operands = self._summed_backwards(x_gates, dtype, weight.shape[0])

@@ -25,10 +25,6 @@ class Rounding:
         """x in `dtype`, differentiable."""
         return x.to(dtype)
 
-    def widened(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """x in a wider `dtype`; its gradient is rounded to nearest, as autograd does."""
-        return x.to(dtype)
-
     def tf32(self, x: Tensor) -> Tensor:
         """float32 without the last 13 bits; what is not finite as it is."""
         cut = (x.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
@@ -66,12 +62,6 @@ class Dithered(Parted):
         if finfo.eps <= torch.finfo(x.dtype).eps:
             return x.to(dtype)
         return self._neighbour(x, finfo.eps, finfo.smallest_normal).to(dtype)
-
-    def widened(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        wide = x.to(dtype)
-        if wide.requires_grad and wide is not x:
-            wide.register_hook(lambda gradient: self.to(gradient, x.dtype).to(dtype))
-        return wide
 
     def tf32(self, x: Tensor) -> Tensor:
         return self._neighbour(x, TF32_EPS, torch.finfo(torch.float32).smallest_normal)

@@ -90,7 +90,7 @@ def _groups() -> list[tuple[str, str, Callable[[Any], list[Series]]]]:
 
 def persistent_series(rows: Sequence[Row]) -> list[Series]:
     """Forward, forward and backward, and decoding, each as called and replayed."""
-    times = {row.case: row for row in persistent.rows_of(rows)}
+    times = persistent.rows_of(rows)
     sets = [(name, persistent.Group(mode, persistent.ALL, False)) for mode, name in persistent.PASSES.items()]
     sets.append(("decoding, T 1 and 16", persistent.Group("inference", persistent.ALL, True)))
     series = []
@@ -110,7 +110,7 @@ def flashrnn_series(rows: dict[str, Any]) -> list[Series]:
 
 def sparse_series(rows: Sequence[Row]) -> list[Series]:
     """Over cuDNN, over the fastest baseline, and over persistent_gpu with the zeros stored, by density."""
-    times = {row.case: row for row in sparse.rows_of(rows)}
+    times = sparse.rows_of(rows)
     baselines: dict[str, Callable[[CaseRows], Ratio | None]] = {
         "over cuDNN": lambda row: row.ratio(sparse.OURS, sparse.CUDNN, REPLAYED),
         "over the fastest other": lambda row: best[1] if (best := sparse.fastest_baseline(row)) else None,

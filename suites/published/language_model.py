@@ -34,7 +34,7 @@ def make_plan(corpora: Sequence[Corpus], device: str = "cuda") -> ReportPlan:
         "EcoRNN's language models on this machine",
         schema_version=1,
         parts={
-            "words": ReportPart(rates, throughput.render, 0.6, throughput.figures, throughput.Row, True),
+            "words": ReportPart(rates, throughput.render, 0.6, throughput.Row, throughput.figures, is_resumable=True),
             "losses": ReportPart(curves, losses.render_curves, 0.3, row=losses.CurveRow, is_resumable=True),
             "seeds": ReportPart(seeds, losses.render_seeds, 0.1, row=losses.SeedRow, is_resumable=True),
         },

@@ -52,13 +52,13 @@ def origins() -> dict[Case, Origin]:
     return {case: origin for case, origin in cases_of("persistent").items() if origin.label in LABELS}
 
 
-def rows_of(rows: Sequence[Row]) -> list[CaseRows]:
+def rows_of(rows: Sequence[Row]) -> dict[Case, CaseRows]:
     """The rows of each case that has one."""
-    return list(by_case(rows, origins(), NAMES).values())
+    return by_case(rows, origins(), NAMES)
 
 
 def sections(rows: Sequence[Row]) -> Iterator[Section]:
-    yield Section(_render(rows_of(rows)))
+    yield Section(_render(list(rows_of(rows).values())))
 
 
 def _render(rows: Sequence[CaseRows]) -> str:

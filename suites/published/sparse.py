@@ -40,9 +40,9 @@ def origins() -> dict[Case, Origin]:
     return cases_of("sparse")
 
 
-def rows_of(rows: Sequence[Row]) -> list[CaseRows]:
+def rows_of(rows: Sequence[Row]) -> dict[Case, CaseRows]:
     """The rows of each case that has one."""
-    return list(by_case(rows, origins(), NAMES).values())
+    return by_case(rows, origins(), NAMES)
 
 
 def key_of(case: Case) -> tuple[int, int, float, str]:
@@ -61,7 +61,7 @@ def speedup_over_dense(row: CaseRows) -> Ratio | None:
 
 
 def sections(rows: Sequence[Row]) -> Iterator[Section]:
-    yield Section(_render(rows_of(rows)))
+    yield Section(_render(list(rows_of(rows).values())))
 
 
 def _render(rows: Sequence[CaseRows]) -> str:

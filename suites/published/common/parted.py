@@ -80,14 +80,14 @@ def describe(runs: Sequence[Run]) -> str:
 class ReportPart:
     """`measure` takes a deadline of time.monotonic and makes rows. share: of the time allowed, what is left of it goes on.
 
-    row: their type, where a later run may take them over. is_resumable: `measure` is given those rows and makes the others.
+    row: their type. is_resumable: `measure` is given the rows of an earlier run and makes the others.
     """
 
     measure: Callable[..., Iterator[Any]]
     render: Callable[[Sequence[Any]], str]
     share: float
+    row: type
     figures: Callable[[Sequence[Any]], dict[str, str]] = lambda rows: {}
-    row: type | None = None
     is_resumable: bool = False
 
     @classmethod
@@ -191,7 +191,7 @@ class ReportPlan:
 
     def rows(self, path: Path, found: dict[str, Any]) -> dict[str, list[Any]]:
         """Returns the rows of a report's JSON, by part. Raises ValueError where one is none, or of a part that is not read."""
-        unread = [name for name in found["rows"] if not (name in self.parts and self.parts[name].row)]
+        unread = [name for name in found["rows"] if name not in self.parts]
         if unread:
             raise ValueError(f"{path}: rows of {', '.join(unread)} are only written, never read")
         try:
@@ -226,12 +226,11 @@ class ReportPlan:
         parser.add_argument("--seconds", type=float, default=self.seconds, help="after which nothing more is begun")
         parser.add_argument("--parts", nargs="+", choices=[*self.parts], help="all of them unless given")
         parser.set_defaults(resume=None, device="cuda")
-        if any(part.row for part in self.parts.values()):
-            help_text = (
-                "goes on after an earlier run of this report, of FOLDER or of a JSON file: it takes over the rows of parts not"
-                " named, and of some parts what was measured"
-            )
-            parser.add_argument("--resume", type=Path, nargs="?", const=_OWN, metavar="FILE", help=help_text)
+        help_text = (
+            "goes on after an earlier run of this report, of FOLDER or of a JSON file: it takes over the rows of parts not"
+            " named, and of some parts what was measured"
+        )
+        parser.add_argument("--resume", type=Path, nargs="?", const=_OWN, metavar="FILE", help=help_text)
         return parser
 
 
