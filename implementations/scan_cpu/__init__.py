@@ -15,7 +15,8 @@ from pytest_ecornn.contract import Case, Cost, Layer, State, Weights, cells
 from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
 from pytest_ecornn.implementations._common.noted import Noted
-from pytest_ecornn.implementations.scan_cpu.compiled_scan import Scan, make_plan, openmp
+from pytest_ecornn.implementations._cpu.threads import openmp
+from pytest_ecornn.implementations.scan_cpu.compiled_scan import Scan, make_plan
 from pytest_ecornn.implementations.scan_cpu.ops import scan
 
 

@@ -5,18 +5,16 @@ Time is cut in chunks (Blelloch, "Prefix sums and their applications", 1990) onl
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from array import array
 from dataclasses import dataclass
-from functools import cache, cached_property
-from pathlib import Path
-from typing import Any, NamedTuple, cast
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import cells
+from pytest_ecornn.implementations._cpu.threads import run_on_threads
 
 _LINE_CHANNELS = 32  # a tile's width is a multiple: whole cache lines of every dtype
 _WIDEST_TILE = 1024  # its state stays in the first-level cache
@@ -154,7 +152,7 @@ class Scan:
         integers += [tensors[name].data_ptr() if name in tensors else 0 for name in vectors]
         integers += (0, 0, 0) if where.resets is None else (where.resets.data_ptr(), *self._row_strides(where.resets))
         threads = 1 if where.rows * where.hidden <= _SMALL else min(tasks, self.threads)
-        _run_on_threads(self.kernel(kind).address, (ctypes.c_int64 * len(integers))(*integers), threads)
+        run_on_threads(self.kernel(kind).address, array("q", integers), threads)
 
     def _row_strides(self, tensor: Tensor) -> tuple[int, int]:
         """Strides from a time step to the next, and from a sequence to the next."""
@@ -183,32 +181,3 @@ class _Shape(NamedTuple):
     @property
     def rows(self) -> int:
         return self.steps * self.batch
-
-
-@cache
-def openmp() -> Callable[..., None] | None:
-    """torch's own OpenMP, so that its threads serve both: a second pool would compete with theirs for the same cores."""
-    try:
-        parallel = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")).GOMP_parallel
-    except (OSError, AttributeError):
-        return None
-    parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
-    parallel.restype = None
-    return cast(Callable[..., None], parallel)
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, "scan_cpu")
-
-
-def _run_on_threads(address: int, integers: ctypes.Array[ctypes.c_int64], threads: int) -> None:
-    """Calls the kernel at `address` once on each thread: which tasks it takes, it finds in `integers`."""
-    kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
-    start = ctypes.addressof(integers)
-    if threads == 1:
-        kernel(start)
-    elif parallel := openmp():
-        parallel(address, start, threads, 0)
-    else:
-        list(_pool(threads).map(kernel, [start] * threads))

@@ -6,30 +6,15 @@ threads take tasks from a counter.
 
 from __future__ import annotations
 
-import os
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import cfunc, config, types
+from numba import types
 
-from pytest_ecornn.implementations.scan_cpu import numba_gates, numba_memory
-from pytest_ecornn.implementations.scan_cpu.numba_gates import (
-    as_is,
-    inline,
-    mingru,
-    mingru_next,
-    mingru_slopes,
-    minlstm,
-    minlstm_next,
-    minlstm_slopes,
-    positive,
-)
-from pytest_ecornn.implementations.scan_cpu.numba_memory import (
+from pytest_ecornn.implementations._cpu import compile, exponential, memory
+from pytest_ecornn.implementations._cpu.compile import compiled, inline
+from pytest_ecornn.implementations._cpu.memory import (
     ELEMENTS,
     at,
     constant_like,
@@ -46,32 +31,21 @@ from pytest_ecornn.implementations.scan_cpu.numba_memory import (
     store_nontemporal,
     workspace,
 )
-from pytest_ecornn.system.cache import cache_dir
+from pytest_ecornn.implementations.scan_cpu import numba_gates
+from pytest_ecornn.implementations.scan_cpu.numba_gates import (
+    as_is,
+    mingru,
+    mingru_next,
+    mingru_slopes,
+    minlstm,
+    minlstm_next,
+    minlstm_slopes,
+    positive,
+)
 
 # The integers that a launch is told, by their place. What ends in _T and _B: from a row to the next, in elements.
 (NEXT, TASKS, STEPS, BATCH, HIDDEN, GATES, REVERSE, LENGTHS, TILE, CHUNK, STREAM, X, X_T, X_B, OUT, OUT_T, OUT_B,
  DOUT, DOUT_T, DOUT_B, DX, DX_T, DX_B, STATE, DECAY, FIRST, KEPT, ZEROS, RESETS, RESETS_T, RESETS_B) = range(31)  # fmt: skip
-
-
-def compiled(signature: Any, function: Callable[..., None]) -> Any:
-    """The callback. Raises what Numba does for a function that it cannot compile."""
-    try:
-        with _folder():
-            return cfunc(signature, cache=True)(function)
-    except Exception:  # of the cache, whatever its state: what is wrong with the function raises once more below
-        return cfunc(signature)(function)
-
-
-@contextmanager
-def _folder() -> Iterator[None]:
-    """Numba's folder is this project's where that was chosen by its variable and Numba's own was not."""
-    before = config.CACHE_DIR
-    if "ECORNN_CACHE_DIR" in os.environ and not before:
-        config.CACHE_DIR = str(cache_dir() / "numba")
-    try:
-        yield
-    finally:
-        config.CACHE_DIR = before
 
 
 @inline
@@ -314,5 +288,4 @@ def kernel(kind: str, cell: str, x_dtype: str, dtype: str) -> Any:
     return compiled(types.void(types.CPointer(types.int64)), run)
 
 
-# Numba's cache looks at one file only.
-_SOURCE = zlib.crc32(b"".join(Path(file).read_bytes() for file in (__file__, numba_gates.__file__, numba_memory.__file__)))
+_SOURCE = compile.source_of(__file__, numba_gates, exponential, memory, compile)

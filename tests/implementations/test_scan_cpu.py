@@ -12,8 +12,8 @@ from torch import Tensor
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations.scan_cpu import ScanCpu
-from pytest_ecornn.implementations.scan_cpu import compiled_scan as scan_cpu_scan
+from pytest_ecornn.implementations._cpu import threads
+from pytest_ecornn.implementations.scan_cpu import ScanCpu, compiled_scan
 from pytest_ecornn.implementations.scan_cpu.compiled_scan import Plan, Scan, make_plan
 from pytest_ecornn.implementations.scan_cpu.ops import scan
 from pytest_ecornn.verification.verification import Candidate, failure_message
@@ -68,9 +68,8 @@ def with_gradients(
 def exponential() -> Any:
     import numba
 
-    from pytest_ecornn.implementations.scan_cpu import numba_gates
+    from pytest_ecornn.implementations._cpu.exponential import exp as own
 
-    own = numba_gates.exp
     return numba.vectorize(["float32(float32)", "float64(float64)"])(lambda x: own(x))
 
 
@@ -179,7 +178,7 @@ def test_tiles_threads_layouts_and_strides_do_not_change_a_bit(monkeypatch: pyte
         torch.testing.assert_close(with_gradients(of("minlstm", tiling=tiling), gates, first, None), plain, rtol=0, atol=0)
     swapped, final, _ = of("minlstm", batch_first=True).forward(x.transpose(0, 1).contiguous(), first, None)
     torch.testing.assert_close([swapped.transpose(0, 1), final], plain[:2], rtol=0, atol=0)
-    monkeypatch.setattr(scan_cpu_scan, "openmp", lambda: None)
+    monkeypatch.setattr(threads, "openmp", lambda: None)
     torch.testing.assert_close(with_gradients(of("minlstm"), x, first, None), plain, rtol=0, atol=0)
 
 
@@ -188,9 +187,9 @@ def test_large_outputs_that_pass_the_caches_do_not_change_a_bit(monkeypatch: pyt
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
         how = of({torch.float64: "mingru_positive", torch.float16: "minlstm"}.get(dtype, "mingru"), dtype)
         x = gates_of(how.cell, 9, 2, hidden, dtype)
-        monkeypatch.setattr(scan_cpu_scan, "_STREAMED_BYTES", 2**60)
+        monkeypatch.setattr(compiled_scan, "_STREAMED_BYTES", 2**60)
         plain = with_gradients(how, x, None, None)
-        monkeypatch.setattr(scan_cpu_scan, "_STREAMED_BYTES", 0)
+        monkeypatch.setattr(compiled_scan, "_STREAMED_BYTES", 0)
         torch.testing.assert_close(with_gradients(how, x, None, None), plain, rtol=0, atol=0)
 
 

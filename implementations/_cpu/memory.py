@@ -18,39 +18,40 @@ ELEMENTS: dict[str, Any] = {"float32": np.float32, "float64": np.float64, "bfloa
 LINE = 64  # bytes of a cache line, and of the vectors that `store_nontemporal` writes
 WORKSPACE_ELEMENTS = 3 * 1024  # three gates of the widest tile
 
-_BITS = {32: ir.IntType(32), 64: ir.IntType(64)}
-_FLOATS = {32: ir.FloatType(), 64: ir.DoubleType()}
+BITS = {32: ir.IntType(32), 64: ir.IntType(64)}
+FLOATS = {32: ir.FloatType(), 64: ir.DoubleType()}
 _NARROW = {types.uint16: "bfloat16", types.int16: "float16"}
 
 
-def _computed(element: Any) -> Any:
+def computed(element: Any) -> Any:
     """The type in which elements of a storage type are computed."""
     return types.float32 if element in _NARROW else element
 
 
-def _lanes(kind: Any, count: int) -> Any:
+def lane_type(kind: Any, count: int) -> Any:
     return kind if count == 1 else ir.VectorType(kind, count)
 
 
 def _constant(kind: Any, value: Any, count: int) -> Any:
-    return ir.Constant(_lanes(kind, count), value if count == 1 else [value] * count)
+    return ir.Constant(lane_type(kind, count), value if count == 1 else [value] * count)
 
 
-def _widen(builder: Any, element: Any, value: Any) -> Any:
-    """Storage -> computing type."""
+def widen(builder: Any, element: Any, value: Any, lanes: int = 1) -> Any:
+    """Storage -> computing type. Scalars, or vectors of `lanes`."""
+    wide = lane_type(FLOATS[32], lanes)
     if element is types.uint16:
-        bits = builder.shl(builder.zext(value, _BITS[32]), ir.Constant(_BITS[32], 16))
-        return builder.bitcast(bits, _FLOATS[32])
+        bits = builder.shl(builder.zext(value, lane_type(BITS[32], lanes)), _constant(BITS[32], 16, lanes))
+        return builder.bitcast(bits, wide)
     if element is types.int16:
-        return builder.fpext(builder.bitcast(value, ir.HalfType()), _FLOATS[32])
+        return builder.fpext(builder.bitcast(value, lane_type(ir.HalfType(), lanes)), wide)
     return value
 
 
-def _narrow(builder: Any, element: Any, value: Any, lanes: int = 1) -> Any:
+def narrow(builder: Any, element: Any, value: Any, lanes: int = 1) -> Any:
     """Computing type -> storage, rounded to nearest even; NaN stays NaN. Scalars, or vectors of `lanes`."""
     if element is types.uint16:
-        word, short = _BITS[32], _lanes(ir.IntType(16), lanes)
-        bits = builder.bitcast(value, _lanes(word, lanes))
+        word, short = BITS[32], lane_type(ir.IntType(16), lanes)
+        bits = builder.bitcast(value, lane_type(word, lanes))
         sixteen = _constant(word, 16, lanes)
         odd = builder.and_(builder.lshr(bits, sixteen), _constant(word, 1, lanes))
         rounded = builder.add(bits, builder.add(odd, _constant(word, 0x7FFF, lanes)))
@@ -58,7 +59,7 @@ def _narrow(builder: Any, element: Any, value: Any, lanes: int = 1) -> Any:
         quiet = _constant(word, 0x7FC00000, lanes)
         return builder.trunc(builder.lshr(builder.select(is_nan, quiet, rounded), sixteen), short)
     if element is types.int16:
-        return builder.bitcast(builder.fptrunc(value, _lanes(ir.HalfType(), lanes)), _lanes(ir.IntType(16), lanes))
+        return builder.bitcast(builder.fptrunc(value, lane_type(ir.HalfType(), lanes)), lane_type(ir.IntType(16), lanes))
     return value
 
 
@@ -84,7 +85,7 @@ def same_type(typingctx: Any, address: Any, model: Any) -> Any:
 @intrinsic
 def state_pointer(typingctx: Any, address: Any, model: Any) -> Any:
     """The integer `address` as a pointer to the type in which elements of the pointer `model` are computed."""
-    return _cast(types.CPointer(_computed(model.dtype)), model)
+    return _cast(types.CPointer(computed(model.dtype)), model)
 
 
 @intrinsic
@@ -114,9 +115,9 @@ def load(typingctx: Any, start: Any, index: Any) -> Any:
     element = start.dtype
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _widen(builder, element, builder.load(builder.gep(args[0], [args[1]], inbounds=True)))
+        return widen(builder, element, builder.load(builder.gep(args[0], [args[1]], inbounds=True)))
 
-    return _computed(element)(start, types.int64), codegen
+    return computed(element)(start, types.int64), codegen
 
 
 @intrinsic
@@ -125,10 +126,10 @@ def store(typingctx: Any, start: Any, index: Any, value: Any) -> Any:
     element = start.dtype
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(_narrow(builder, element, args[2]), builder.gep(args[0], [args[1]], inbounds=True))
+        builder.store(narrow(builder, element, args[2]), builder.gep(args[0], [args[1]], inbounds=True))
         return context.get_dummy_value()
 
-    return types.none(start, types.int64, _computed(element)), codegen
+    return types.none(start, types.int64, computed(element)), codegen
 
 
 @intrinsic
@@ -136,7 +137,7 @@ def num_lanes(typingctx: Any, start: Any) -> Any:
     """How many elements of the pointer's type fill a cache line."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return ir.Constant(_BITS[64], LINE * 8 // signature.args[0].dtype.bitwidth)
+        return ir.Constant(BITS[64], LINE * 8 // signature.args[0].dtype.bitwidth)
 
     return types.int64(start), codegen
 
@@ -151,13 +152,13 @@ def store_nontemporal(typingctx: Any, target: Any, source: Any, index: Any) -> A
     count = LINE * 8 // element.bitwidth
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        wide = _lanes(_FLOATS[_computed(element).bitwidth], count)
+        wide = lane_type(FLOATS[computed(element).bitwidth], count)
         place = builder.gep(args[1], [args[2]], inbounds=True)
         value = builder.load(builder.bitcast(place, ir.PointerType(wide)), align=4)
-        value = _narrow(builder, element, value, count)
+        value = narrow(builder, element, value, count)
         place = builder.bitcast(builder.gep(args[0], [args[2]], inbounds=True), ir.PointerType(value.type))
         written = builder.store(value, place, align=LINE)
-        written.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(_BITS[32], 1)]))
+        written.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(BITS[32], 1)]))
         return context.get_dummy_value()
 
     return types.none(target, source, types.int64), codegen
@@ -169,9 +170,9 @@ def prefetch(typingctx: Any, start: Any, index: Any) -> Any:
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = builder.bitcast(builder.gep(args[0], [args[1]]), ir.PointerType(ir.IntType(8)))
-        kind = ir.FunctionType(ir.VoidType(), [place.type] + [_BITS[32]] * 3)
+        kind = ir.FunctionType(ir.VoidType(), [place.type] + [BITS[32]] * 3)
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [place] + [ir.Constant(_BITS[32], value) for value in (0, 3, 1)])
+        builder.call(function, [place] + [ir.Constant(BITS[32], value) for value in (0, 3, 1)])
         return context.get_dummy_value()
 
     return types.none(start, types.int64), codegen
@@ -193,7 +194,7 @@ def fetch_add(typingctx: Any, counter: Any) -> Any:
     """Adds one to the integer behind a pointer, atomically; returns what was there."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.atomic_rmw("add", args[0], ir.Constant(_BITS[64], 1), "seq_cst")
+        return builder.atomic_rmw("add", args[0], ir.Constant(BITS[64], 1), "seq_cst")
 
     return types.int64(counter), codegen
 
@@ -213,10 +214,10 @@ def opaque(typingctx: Any, value: Any) -> Any:
     """`value`, in a register of its own: what LLVM knows to be constant it reads from memory again and again in a loop."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = _BITS[value.bitwidth]
+        word = BITS[value.bitwidth]
         nothing = ir.InlineAsm(ir.FunctionType(word, [word]), "", "=r,0")
         bits = builder.call(nothing, [builder.bitcast(args[0], word)], attrs=("readnone", "nounwind"))
-        return builder.bitcast(bits, _FLOATS[value.bitwidth])
+        return builder.bitcast(bits, FLOATS[value.bitwidth])
 
     return value(value), codegen
 
@@ -227,9 +228,9 @@ def exponent_bits(typingctx: Any, shifted: Any) -> Any:
     mantissa = {32: 23, 64: 52}[shifted.bitwidth]
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = _BITS[shifted.bitwidth]
+        word = BITS[shifted.bitwidth]
         bits = builder.shl(builder.bitcast(args[0], word), ir.Constant(word, mantissa))
-        return builder.bitcast(bits, _FLOATS[shifted.bitwidth])
+        return builder.bitcast(bits, FLOATS[shifted.bitwidth])
 
     return shifted(shifted), codegen
 
@@ -239,7 +240,7 @@ def is_line_start(typingctx: Any, start: Any) -> Any:
     """Whether a pointer's address is a multiple of LINE."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        rest = builder.and_(builder.ptrtoint(args[0], _BITS[64]), ir.Constant(_BITS[64], LINE - 1))
+        rest = builder.and_(builder.ptrtoint(args[0], BITS[64]), ir.Constant(BITS[64], LINE - 1))
         return cgutils.is_null(builder, rest)
 
     return types.boolean(start), codegen

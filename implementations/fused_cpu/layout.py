@@ -1,0 +1,49 @@
+"""How the kernels' arrays are laid out: packed weights, saved tensors, and the memory that a launch works in.
+
+A matrix [N, K] is packed as [ceil(N / 32), K', 32]: the 32 weights of one input lie together. K' is K, rounded up to even.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.nn.functional import pad
+
+PANEL = 32  # outputs of a panel
+DEPTH = 2  # K' is a multiple
+SAVED = {"lstm": 5, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}  # values of a unit and step that wait for the backward pass
+
+
+def round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def pack(matrix: Tensor) -> Tensor:
+    """[N, K] -> [ceil(N / 32), K', 32], zeros where there is no weight."""
+    outputs, inputs = matrix.shape
+    missing = round_up(outputs, PANEL) - outputs, round_up(inputs, DEPTH) - inputs
+    if any(missing):
+        matrix = pad(matrix, (0, missing[1], 0, missing[0]))
+    return matrix.view(-1, PANEL, matrix.shape[1]).transpose(1, 2).contiguous()
+
+
+def pack_bias(bias: Tensor | None, weight: Tensor) -> Tensor:
+    """[G*H] -> whole panels; zeros for None."""
+    width = round_up(weight.shape[0], PANEL)
+    return weight.new_zeros(width) if bias is None else pad(bias, (0, width - bias.shape[0]))
+
+
+class Packed(NamedTuple):
+    """Weights of a layer in one direction, in the computing type. w_ih, b_ih: None where x holds pre-activations."""
+
+    w_hh: Tensor
+    b_hh: Tensor
+    w_ih: Tensor | None = None
+    b_ih: Tensor | None = None
+
+
+def work_elements(batch: int, hidden: int, inputs: int, gates: int) -> int:
+    """Elements of the computing type that a launch works in. inputs: 0 where x holds pre-activations."""
+    width = round_up(gates * hidden, PANEL)  # of sums, and of products or pre-activations
+    return batch * (round_up(hidden, PANEL) + hidden + 2 * width + round_up(inputs, DEPTH))

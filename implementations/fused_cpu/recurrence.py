@@ -1,0 +1,172 @@
+"""One layer in one direction: how its sequences are cut in tasks, and how kernels are launched. `ops.py` differentiates it."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.contract import cells
+from pytest_ecornn.implementations._cpu.threads import run_on_threads
+from pytest_ecornn.implementations.fused_cpu.layout import SAVED, Packed, work_elements
+
+_MAX_ROWS = 16  # sequences of a task: they share what is read of W_hh
+_FEW_OPERATIONS = 2e6  # up to which waking threads costs more than they save
+
+
+class States(NamedTuple):
+    """Addresses of initial and final states, or of their gradients, [B, H] each; 0 for none."""
+
+    h0: int = 0
+    c0: int = 0
+    hn: int = 0
+    cn: int = 0
+
+
+class Rows(NamedTuple):
+    """The address of an array with a row for each step and sequence, and the elements between rows."""
+
+    address: int
+    step: int
+    sequence: int
+
+
+class Saved(NamedTuple):
+    """What waits for the backward pass, [.., .., S*H], and the states that steps start from, [.., .., H], laid out as x."""
+
+    values: Tensor
+    old: Tensor
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """x_dtype: of pre-activations, or of inputs. dtype: of outputs and states. threads: at most so many run it."""
+
+    cell: str
+    hidden: int
+    x_dtype: torch.dtype
+    dtype: torch.dtype
+    batch_first: bool
+    reverse: bool
+    threads: int
+
+    @cached_property
+    def compute(self) -> torch.dtype:
+        return torch.promote_types(self.dtype, torch.float32)
+
+    @cached_property
+    def gates(self) -> int:
+        return len(cells.get(self.cell).gates)
+
+    @cached_property
+    def forward_kernel(self) -> int:
+        """The address of the kernel, compiled at first use."""
+        return self._kernel("forward", self.x_dtype)
+
+    @cached_property
+    def backward_kernel(self) -> int:
+        return self._kernel("backward", self.dtype)
+
+    def _kernel(self, kind: str, *dtypes: torch.dtype) -> int:
+        from pytest_ecornn.implementations.fused_cpu.numba_kernels import kernel
+
+        names = (str(dtype).removeprefix("torch.") for dtype in (*dtypes, self.dtype, self.compute))
+        address: int = kernel(kind, self.cell, *names).address
+        return address
+
+    def rows(self, tensor: Tensor) -> Rows:
+        strides = tensor.stride()
+        step, sequence = (strides[1], strides[0]) if self.batch_first else (strides[0], strides[1])
+        return Rows(tensor.data_ptr(), step, sequence)
+
+    def forward(
+        self,
+        x: Tensor,
+        packed: Packed,
+        states: States,
+        out: Rows,
+        lengths: Tensor | None = None,
+        resets: Tensor | None = None,
+        saved: Saved | None = None,
+    ) -> None:
+        """Writes `out`, final states and `saved`.
+
+        x: [T, B, G*H] or [B, T, G*H], or inputs where `packed` has W_ih; any strides, but 1 in its last dimension.
+        lengths: int64 [B], contiguous. resets: bool, laid out as x without its last dimension.
+        """
+        self._launch(self.forward_kernel, x, self.rows(x), packed, states, out, lengths, resets, saved)
+
+    def backward(
+        self,
+        d_out: Tensor,
+        w_hh: Tensor,
+        states: States,
+        saved: Saved,
+        d_x: Tensor,
+        d_sums: Tensor | None,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+    ) -> None:
+        """Writes the gradients of pre-activations, of W_hh h + b_hh where they differ (GRU), and of the initial states.
+
+        w_hh: W_hh^T, packed. states: their gradients, in the computing type.
+        """
+        gradients = d_x.data_ptr(), 0 if d_sums is None else d_sums.data_ptr()
+        self._launch(
+            self.backward_kernel,
+            d_x,
+            Rows(0, 0, 0),
+            Packed(w_hh, w_hh),
+            states,
+            self.rows(d_out),
+            lengths,
+            resets,
+            saved,
+            gradients,
+        )
+
+    def _launch(
+        self,
+        kernel: int,
+        x: Tensor,
+        x_rows: Rows,
+        packed: Packed,
+        states: States,
+        out: Rows,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        saved: Saved | None,
+        gradients: tuple[int, int] = (0, 0),
+    ) -> None:
+        steps, batch = (x.shape[1], x.shape[0]) if self.batch_first else (x.shape[0], x.shape[1])
+        hidden, inputs = self.hidden, 0 if packed.w_ih is None else x.shape[2]
+        rows = self.rows_of_task(batch)
+        tasks = -(-batch // rows)
+        work = torch.empty(work_elements(batch, hidden, inputs, self.gates), dtype=self.compute)
+        row_step, row_sequence = (1, steps) if self.batch_first else (batch, 1)
+        reset_rows = Rows(0, 0, 0) if resets is None else self.rows(resets)
+        fields = (  # in the order of numba_kernels.NEXT and what follows it
+            0, tasks, rows, steps, batch, hidden, inputs, self.gates, SAVED[self.cell], self.reverse, work.data_ptr(),
+            packed.w_hh.data_ptr(), address(packed.w_ih), packed.b_hh.data_ptr(), address(packed.b_ih),
+            row_step, row_sequence, *x_rows, *out, *states,
+            *((0, 0) if saved is None else (saved.values.data_ptr(), saved.old.data_ptr())), *gradients,
+            address(lengths), *reset_rows,
+        )  # fmt: skip
+        operations = 2.0 * steps * batch * self.gates * hidden * (hidden + inputs)
+        threads = 1 if operations <= _FEW_OPERATIONS else min(tasks, self.threads)
+        run_on_threads(kernel, array("q", fields), threads)
+
+    def rows_of_task(self, batch: int) -> int:
+        """The sequences of a task: every thread gets as many tasks as the others, of few enough rows."""
+        tasks = self.threads * -(-batch // (_MAX_ROWS * self.threads))
+        rows = -(-batch // tasks)
+        return rows if rows <= 4 else -(-rows // 4) * 4  # a product takes four rows at a time
+
+
+def address(tensor: Tensor | None) -> int:
+    """0 for None."""
+    return 0 if tensor is None else tensor.data_ptr()
