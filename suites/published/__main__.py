@@ -33,7 +33,7 @@ REPORTS: dict[str, dict[str, tuple[str, ...]]] = {
     "cuda": {
         RUN: (*_BENCH, "cuda", "--ecornn-cases", "seed", "-k", _SLOW, "-n", "auto"),
         **{name: (*_BENCH, "cuda", *stored.page(name).options) for name in stored.PAGES},
-        **dict.fromkeys((*stored.NAMES, "ecornn"), ()),
+        **dict.fromkeys(stored.NAMES, ()),
     },
     "cpu": {RUN: (*_BENCH, "cpu"), "selection": ("--device", "cpu", "--sets", "scans")},
 }
@@ -105,8 +105,7 @@ def command(report: DueReport, folder: Path, device: str, seconds: float) -> lis
         return [sys.executable, "-m", "pytest", *options, f"--ecornn-seconds={seconds:.0f}", *where, *resumed]
     resumed = ["--resume", "--parts", *report.parts] if report.is_resumed else []
     module = f"pytest_ecornn.suites.published.{report.name}"
-    limit = ["--seconds", f"{seconds:.0f}"] if report.name in stored.NAMES else []
-    return [sys.executable, "-m", module, "--output", str(folder), *limit, *options, *resumed]
+    return [sys.executable, "-m", module, "--output", str(folder), "--seconds", f"{seconds:.0f}", *options, *resumed]
 
 
 def measure(report: DueReport, folder: Path, device: str, seconds: float) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Pages about the report of a run.
 PAGES = ("deepbench", "persistent", "sparse")
 NAMES = (
-    "host_time", "language_model", "persistent_kernel", "scan", "selection", "sparse_kernel", "varying",
+    "ecornn", "host_time", "language_model", "persistent_kernel", "scan", "selection", "sparse_kernel", "varying",
 )  # fmt: skip
 
 

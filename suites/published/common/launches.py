@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,7 +22,7 @@ from pytest_ecornn.contract import MODES, Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, significant
 from pytest_ecornn.suites.published.common.candidates import call_of, prepared
-from pytest_ecornn.verification.verification import Candidate
+from pytest_ecornn.suites.published.common.item_rows import measure_each, reason
 
 Kind = Literal["product", "scan", "pointwise", "other"]
 
@@ -31,6 +32,7 @@ _SCAN = re.compile(r"scan", re.IGNORECASE)
 _POINTWISE = re.compile(r"element_?wise|pointwise|\bstep_(forward|backward)\b|lstm_cell|gru_cell", re.IGNORECASE)
 _SUM_OF_PARTS = re.compile(r"split_?k_?reduce", re.IGNORECASE)
 IMPLEMENTATIONS = ("sequential", "cudnn", "transposed_gpu")
+PAPER_COLUMN = "paper (Titan Xp, CUDA 8, cuDNN 6)"
 PAPER = {"sequential": "5x cuDNN's launch overhead", "cudnn": "over 85 % in products"}
 CASE = Case(cell="lstm", layers=2, batch=32, hidden_size=650, steps=35, device="cuda")
 _LAUNCH = re.compile(r"cu(da)?(LaunchKernel|LaunchCooperativeKernel|GraphLaunch)")
@@ -76,28 +78,33 @@ class Breakdown:
 
 @dataclass(frozen=True)
 class Row:
-    """found: None where there is only a reason."""
+    """One call of an implementation. found: None where there is only a reason."""
 
     mode: str
     name: str
     found: Breakdown | None = None
     reason: str = ""
 
-
-def measure() -> Iterator[Row]:
-    """One forward call and one training step of each implementation."""
-    for mode in reversed(MODES):
-        case = replace(CASE, mode=mode)
-        for name, one in prepared(case, IMPLEMENTATIONS).items():
-            yield Row(mode, name, reason=one) if isinstance(one, str) else _row(mode, name, one)
+    @property
+    def label(self) -> str:
+        return f"{self.mode}, {self.name}"
 
 
-def _row(mode: str, name: str, candidate: Candidate) -> Row:
+def measure(deadline: float) -> Iterator[Row]:
+    """A row for each mode and implementation; of what begins after `deadline` (of time.monotonic) only the reason."""
+    items = product(reversed(MODES), IMPLEMENTATIONS)
+    return measure_each(items, deadline, lambda item: _row(*item), lambda item, why: Row(*item, reason=why))
+
+
+def _row(mode: str, name: str) -> Row:
+    candidate = prepared(replace(CASE, mode=mode), [name])[name]
+    if isinstance(candidate, str):
+        return Row(mode, name, reason=candidate)
     try:
         with torch.set_grad_enabled(candidate.case.training):
             return Row(mode, name, breakdown(profiled(call_of(candidate))))
     except (OSError, RuntimeError, ValueError, KeyError) as error:
-        return Row(mode, name, reason=f"not profiled: {type(error).__name__}: {error}")
+        return Row(mode, name, reason=f"not profiled: {reason(error)}")
 
 
 def profiled(call: Callable[[], Any]) -> list[dict[str, Any]]:
@@ -156,12 +163,12 @@ def _gaps_us(intervals: Iterable[tuple[float, float]]) -> float:
     return gaps
 
 
-def render(rows: Sequence[Row], paper_column: str) -> str:
+def render(rows: Sequence[Row]) -> str:
     figures = (
         "launches", "launching, us", "over cudnn's", "kernels", "products, us", "pointwise, us", "other, us", "gaps, us",
         "products' share",
     )  # fmt: skip
-    header = ("call", "implementation", *figures, paper_column)
+    header = ("call", "implementation", *figures, PAPER_COLUMN)
     of_cudnn = {row.mode: row.found for row in rows if row.name == "cudnn"}
     lines = [[row.mode, row.name, *_figures(row, of_cudnn.get(row.mode)), PAPER.get(row.name, "-")] for row in rows]
     reasons = [f"- {row.name}, {row.mode}: {escape(row.reason)}" for row in rows if row.found is None]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -14,12 +12,12 @@ from pytest_ecornn.contract import Case, Layer, Weights
 from pytest_ecornn.measurement import alternating
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published import ecornn
+from pytest_ecornn.suites.published import ecornn, stored
 from pytest_ecornn.suites.published.common import bars, candidates, launches
+from pytest_ecornn.suites.published.common.item_rows import OUT_OF_MEMORY
 from pytest_ecornn.suites.published.common.launches import kind_of
-from pytest_ecornn.suites.published.common.parted import from_json
-from pytest_ecornn.suites.published.ecornn_parts.product_layout import METRIC, HitRate, parse
-from pytest_ecornn.system import machine
+from pytest_ecornn.suites.published.ecornn_parts import hit_rates, product_layout
+from pytest_ecornn.suites.published.ecornn_parts.hit_rates import METRIC, parse
 from tests.helpers.studies import SMALL, Off, cells_of, event, implementations
 
 REPORTS = Path(__file__).parents[3] / "reports/h200"
@@ -56,8 +54,8 @@ def ncu(*kernels: tuple[str, str]) -> str:
 
 def test_the_last_product_has_the_hit_rate() -> None:
     text = ncu(("randn", "9"), ("sgemm_a(int, int)", "11"), ("sgemm_b(int, int)", "48.25"), ("splitKreduce_kernel", "90"))
-    assert parse(text) == HitRate(48.25, "sgemm_b(int, int)")
-    assert parse(ncu(("some", "1"), ("unknown", "1,000.5"))) == HitRate(1000.5, "unknown")
+    assert parse(text) == (48.25, "sgemm_b(int, int)")
+    assert parse(ncu(("some", "1"), ("unknown", "1,000.5"))) == (1000.5, "unknown")
 
 
 @pytest.mark.parametrize(
@@ -110,27 +108,20 @@ def test_the_mean_of_ratios_is_geometric_and_has_the_mean_of_their_bounds() -> N
             bars.geometric_mean(values)
 
 
-def test_layout_and_launches_are_rendered_as_stored_or_with_why_they_were_not_measured() -> None:
-    report = from_json(ecornn.Report, json.loads((REPORTS / "ecornn.json").read_text()))
-    layout_and_launches = (REPORTS / "ecornn.md").read_text().partition("## LSTM")[0]
-    assert report.markdown().strip() == layout_and_launches.strip()
-    report.hit_rates["transposed"] = HitRate(reason="ncu had not finished after 60 s")
-    report.launches[2] = launches.Row("training", "transposed_gpu", reason="needs CuPy")
-    text = report.markdown()
-    assert cells_of(text, "\\[64 x 512\\] x \\[2048 x 512\\]")[0][5:7] == ["21.4 %", "none, see below"]
-    assert "no hit rate: ncu had not finished" in text
+def test_what_was_not_measured_says_why() -> None:
+    layout, rates, calls = (list(stored.load(REPORTS / "ecornn.json").rows[name]) for name in ecornn.PLAN.order)
+    layout[0] = product_layout.Row(64, 512, "float32", reason=OUT_OF_MEMORY)
+    text = product_layout.render(layout)
+    assert cells_of(text, "\\[64 x 512\\] x \\[2048 x 512\\]")[0][1:] == ["float32", "-", "-", "-", "almost 2x"]
+    assert f"- B 64, H 512, float32: {OUT_OF_MEMORY}" in text
+    rates[1] = hit_rates.Row("transposed", reason="ncu had not finished after 60 s")
+    text = hit_rates.render(rates)
+    assert [cells_of(text, name)[0][1] for name in ("X W^T", "W X^T")] == ["21.4 %", "-"]
+    assert "- W X^T: ncu had not finished" in text
+    calls[2] = launches.Row("training", "transposed_gpu", reason="needs CuPy")
+    text = launches.render(calls)
     assert set(cells_of(text, "training")[2][2:]) == {"-"}
     assert "- transposed_gpu, training: needs CuPy" in text
-
-
-def test_the_report_is_written_whole(tmp_path: Path) -> None:
-    report = ecornn.Report(machine.fingerprint(tmp_path))
-    report.write(tmp_path / "new")
-    figures = json.loads((tmp_path / "new/ecornn.json").read_text())
-    assert figures["schema_version"] == ecornn.SCHEMA_VERSION
-    assert figures["machine"]["packages"]["torch"] == version("torch")
-    assert figures["launches"] == []
-    assert (tmp_path / "new/ecornn.md").read_text().startswith("# EcoRNN's figures")
 
 
 class Broken(ReferenceLoop):
