@@ -28,7 +28,7 @@ from pytest_ecornn.reference.precision import tf32_refusal
 _MAX_STEPS = {"float64": (4, 1), "float32": (4, 1), "float16": (2048, 4), "bfloat16": (16_384, 4)}
 # Logarithms in the tens and hundreds from the first step on; and what is infinite, times what may underflow.
 _REFUSED_CONTENTS = ("saturated", "large", "small")
-_MEASURED = "its times and errors: python -m pytest_ecornn.suites.published.scan"
+_MEASURED = "its errors: python -m pytest_ecornn.suites.published.scan_kernel"
 _BLOCK, _MAX_LEVELS = 32, 26  # 2^26 blocks are more than memory holds
 Passed = Callable[[Tensor, Tensor], Tensor]  # what is kept, a state -> what is kept of it
 _VALUES_MOVED = {2: 36, 3: 43}  # values that the operations below read and write for an output element, by gates

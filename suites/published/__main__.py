@@ -1,7 +1,8 @@
 """Measures the stored reports of this machine anew, those that are missing or stale, within a time: `make reports`.
 
 `python -m pytest_ecornn.suites.published [NAME ...] [--seconds 540]` writes into reports/CARD, by the GPU's name. What was
-measured outlives the run; the next one goes on with it. `--list` measures nothing and says how old each stored report is.
+measured outlives the run; the next one goes on with it. `--list` measures nothing, and says how old each stored report is and
+which are missing.
 """
 
 from __future__ import annotations
@@ -163,10 +164,14 @@ def render(results: Path) -> None:
 
 
 def ages(results: Path) -> Iterator[str]:
-    """Yields a line for each stored report: how old it is."""
-    for path in stored.reports(results):
-        age = staleness.of_report(path) or "its commit is not in the history of this clone"
-        yield f"{path.relative_to(results).with_suffix('')}: {age}"
+    """Yields a line for each stored report, how old it is, and one for each card of which reports are missing."""
+    names = {path.relative_to(results).with_suffix(""): path for path in stored.reports(results)}
+    for name, path in names.items():
+        yield f"{name}: {staleness.of_report(path) or 'its commit is not in the history of this clone'}"
+    for folder in dict.fromkeys(results / name.parts[0] for name in names):
+        of_card = REPORTS["cpu" if folder.name == "cpu" else "cuda"]
+        if missing := [name for name in of_card if not stored.file_of(folder, name).exists()]:
+            yield f"{folder.name}: missing {', '.join(missing)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -179,7 +184,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--seconds", type=float, default=540.0, help="after which nothing more is begun, and what runs is interrupted")
     add("--device", choices=tuple(REPORTS), default="cuda", help="what is measured on. Default: cuda")
     add("--results", type=Path, default=Path("reports"), metavar="FOLDER", help="that holds a folder for each card")
-    add("--list", dest="is_listed", action="store_true", help="say how old each stored report is, and measure nothing")
+    add(
+        "--list",
+        dest="is_listed",
+        action="store_true",
+        help="say how old stored reports are and which are missing; measure nothing",
+    )
     add("--render", dest="is_rendered", action="store_true", help="write the stored pages anew, and measure nothing")
     given = parser.parse_args(arguments)
     if given.is_rendered:

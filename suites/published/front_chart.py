@@ -27,9 +27,9 @@ from pytest_ecornn.suites.published.common.report_rows import CALLED, REPLAYED, 
 from pytest_ecornn.suites.published.language_model_parts import throughput
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE
 from pytest_ecornn.suites.published.persistent_kernel_parts import persistent_flashrnn
-from pytest_ecornn.suites.published.scan_parts import scan_peers
+from pytest_ecornn.suites.published.scan_kernel_parts import scan_peers
 
-REPORTS = ("persistent", "persistent_kernel", "sparse", "scan", "language_model", "deepbench")
+REPORTS = ("persistent", "persistent_kernel", "sparse", "scan_kernel", "language_model", "deepbench")
 FOLDERS = [Path("reports/h200"), Path("reports/h100")]
 _WAY_LABELS = {CALLED: "as called", REPLAYED: "device only"}
 _COMMITS_A_LINE = 3
@@ -82,7 +82,7 @@ def _groups() -> list[tuple[str, str, Callable[[Any], list[Series]]]]:
         ("persistent_gpu over cuDNN: LSTM and GRU in float16, bfloat16, TF32 and float32", "persistent", persistent_series),
         ("persistent_gpu over FlashRNN: LSTM in bfloat16, H 768, B 16, T 1,024", "persistent_kernel", flashrnn_series),
         ("sparse_persistent_gpu: pruned tanh RNN, forward, float32 and float16, device only", "sparse", sparse_series),
-        ("scan_gpu over the fastest other scan: minGRU and minLSTM, forward and backward", "scan", scan_series),
+        ("scan_gpu over the fastest other scan: minGRU and minLSTM, forward and backward", "scan_kernel", scan_series),
         ("auto over torch.nn.LSTM: training steps of EcoRNN's language models", "language_model", language_model_series),
         ("auto over cuDNN: DeepBench's layers, device only where a call is short enough", "deepbench", deepbench_series),
     ]

@@ -1,38 +1,192 @@
-"""minGRU's and minLSTM's published figures measured again on this machine, and what a scan is worth beside its peers.
+"""minGRU and minLSTM over the number of steps: a loop, a CPU's scan and a GPU's scans, beside the published times.
 
-`python -m pytest_ecornn.suites.published.scan --output FOLDER` writes FOLDER/scan.md, FOLDER/scan.json and plots as SVG, anew
-after every step, so that what was measured outlives a run that is cut short. Sources: "Were RNNs All We Needed?", arXiv
-2410.01201, and a CUDA system for its cells, whose times are in `scan_times`.
+Sources: "Were RNNs All We Needed?", arXiv 2410.01201, and a CUDA system of its cells. Its shapes were not given, so ours are
+beside its.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 
-from pytest_ecornn.suites.published.common.parted import ReportPart, ReportPlan
-from pytest_ecornn.suites.published.scan_parts import (
-    scan_bandwidth,
-    scan_errors,
-    scan_layer,
-    scan_peers,
-    scan_times,
-)
+from pytest_ecornn.cases.case_sets import Origin
+from pytest_ecornn.contract import Case
+from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.reporting.pictures.log_plot import Line, log_plot
+from pytest_ecornn.results.formatting import significant
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.results.statistics import Ratio
+from pytest_ecornn.suites.published.common.bars import MinTarget, Times, format_ratio
+from pytest_ecornn.suites.published.common.published_page import PublishedPage, Section
+from pytest_ecornn.suites.published.common.report_rows import CALLED, CaseRows, by_case, cases_of
 
-PLAN = ReportPlan(
-    "scan",
-    "minGRU and minLSTM by scan on this machine",
-    schema_version=2,  # of 1 the peers' peaks are beyond their pre-activations
-    parts={  # the cheap ones first
-        "layer": ReportPart.of(scan_layer, 0.1),
-        "errors": ReportPart.of(scan_errors, 0.05),
-        "bandwidth": ReportPart.of(scan_bandwidth, 0.1),
-        "times": ReportPart.of(scan_times, 0.3),
-        "peers": ReportPart.of(scan_peers, 0.45),
-    },
-    order=("times", "errors", "bandwidth", "peers", "layer"),
-    seconds=330.0,
-)
-main = partial(PLAN.main, __doc__)
+CELLS = ("mingru", "minlstm")
+ON_CPU, ON_GPU = ("sequential", "scan_cpu"), "scan_gpu"
+LOGARITHMIC = ("scan_gpu_log", "scan_torch")  # on a GPU, of cells whose candidate is positive
+TIMED = (*ON_CPU, ON_GPU)
+NAMES = (*TIMED, *LOGARITHMIC)
+BAR, BAR_STEPS = MinTarget(15.0), 65_536
+# By implementation, as the case set has it.
+_SYSTEMS = {"sequential": "loop, i9-12900K", "scan_cpu": "scan, i9-12900K", "scan_gpu": "scan, RTX 4090"}
+_PUBLISHED_ON = "i9-12900K, RTX 4090"
+
+
+@cache
+def origins() -> dict[Case, Origin]:
+    """The cases that have published times, on a CPU, short ones first."""
+    return {case: origin for case, origin in cases_of("scan", "cpu").items() if case.cell in CELLS}
+
+
+@dataclass(frozen=True)
+class LengthRows:
+    """The rows of one cell and number of steps by implementation, each of the case that it runs. case: on a CPU."""
+
+    case: Case
+    rows: Mapping[str, CaseRows]
+
+    def time_ms(self, name: str) -> Times | None:
+        """Of a call: median, low, high."""
+        time_us = self.rows[name].time_us(name, CALLED) if name in self.rows else None
+        return (time_us[0] / 1e3, time_us[1] / 1e3, time_us[2] / 1e3) if time_us else None
+
+    def reason(self, name: str) -> str:
+        """Why there is no time; empty where there is one, or no row."""
+        return self.rows[name].reason(name, CALLED) if name in self.rows else ""
+
+    @property
+    def cpu_over_gpu(self) -> Ratio | None:
+        """scan_cpu's time over scan_gpu's. They did not take turns: the interval is the quotient of both intervals."""
+        cpu_ms, gpu_ms = self.time_ms("scan_cpu"), self.time_ms("scan_gpu")
+        return Ratio(cpu_ms[0] / gpu_ms[0], cpu_ms[1] / gpu_ms[2], cpu_ms[2] / gpu_ms[1]) if cpu_ms and gpu_ms else None
+
+    def published_ms(self, name: str) -> float | None:
+        """None where none was published."""
+        published = origins()[self.case].published
+        return next((one.time_us / 1e3 for one in published if one.system == _SYSTEMS[name]), None)
+
+
+def rows_of(rows: Sequence[Row]) -> list[LengthRows]:
+    """Those of each cell and number of steps that has a row."""
+    of_case = by_case(rows, [*cases_of("scan", "cpu"), *cases_of("scan")], NAMES)
+    return [
+        LengthRows(case, of_name)
+        for case in origins()
+        if (of_name := {name: of_case[own] for name, own in _cases(case).items() if own in of_case})
+    ]
+
+
+def _cases(case: Case) -> dict[str, Case]:
+    """The case of each implementation."""
+    on_gpu = replace(case, device="cuda")
+    positive = replace(on_gpu, cell=f"{case.cell}_positive")
+    return {**dict.fromkeys(ON_CPU, case), ON_GPU: on_gpu, **dict.fromkeys(LOGARITHMIC, positive)}
+
+
+def sections(rows: Sequence[Row]) -> Iterator[Section]:
+    lengths = rows_of(rows)
+    yield Section(_render(lengths), charts(lengths))
+
+
+def _render(lengths: Sequence[LengthRows]) -> str:
+    shape = next(iter(origins()))
+    parts = [
+        "## Times over the number of steps",
+        f"Forward pass on given pre-activations, {shape.dtype}, B {shape.batch}, H {shape.hidden_size} (which were not "
+        "published). Times of one call in ms, as called, with their intervals. Each call has contents of its own. "
+        f"{' and '.join(ON_CPU)} run on the CPU, all others on the GPU. What fails its comparison with the float64 reference "
+        "is wrong and has no time.",
+        "scan_cpu over scan_gpu is a ratio of two rows, which did not take turns. Its interval is conservative: the low end of "
+        "scan_cpu's over the high end of scan_gpu's, and the high end over the low.",
+        f"Columns in italics are published ({_PUBLISHED_ON}). As their shapes are not known, compare their ratios, not their "
+        f"times. {' and '.join(LOGARITHMIC)} compute in logarithms, which needs a positive candidate: they run the cell of "
+        "that name.",
+    ]
+    for cell in CELLS:
+        chosen = [length for length in lengths if length.case.cell == cell]
+        if chosen:
+            parts += [f"### {cell}", _table(cell, chosen), _reasons(chosen)]
+    return document([*parts, _targets(lengths)])
+
+
+def _table(cell: str, lengths: Sequence[LengthRows]) -> str:
+    published = [f"*{name}, published*" for name in TIMED]
+    logarithmic = [f"{name} ({cell}_positive)" for name in LOGARITHMIC]
+    header = ("T", *TIMED, "scan_cpu over scan_gpu", *logarithmic, *published, "*scan_cpu over scan_gpu, published*")
+    return table(header, [list(_figures(length)) for length in lengths], header)
+
+
+def _figures(length: LengthRows) -> Iterator[str]:
+    yield f"{length.case.steps:,}"
+    yield from (_time(length, name) for name in TIMED)
+    yield format_ratio(length.cpu_over_gpu)
+    yield from (_time(length, name) for name in LOGARITHMIC)
+    published = {name: length.published_ms(name) for name in TIMED}
+    yield from ("-" if time_ms is None else f"{time_ms:,g}" for time_ms in published.values())
+    cpu_ms, gpu_ms = published["scan_cpu"], published["scan_gpu"]
+    yield significant(cpu_ms / gpu_ms) if cpu_ms and gpu_ms else "-"
+
+
+def _time(length: LengthRows, name: str) -> str:
+    if (time_ms := length.time_ms(name)) is None:
+        return "see below" if length.reason(name) else "-"
+    median, low, high = map(significant, time_ms)
+    return f"{median} [{low}, {high}]" if time_ms[1] < time_ms[2] else median  # a baseline's without a row of its own
+
+
+def _reasons(lengths: Sequence[LengthRows]) -> str:
+    """Each reason once, with the implementations that it holds of."""
+    of_reason: dict[str, dict[str, None]] = {}
+    for length in lengths:
+        for name in NAMES:
+            if why := length.reason(name):
+                of_reason.setdefault(why, {})[name] = None
+    return "\n".join(f"- {', '.join(names)}: {escape(why)}" for why, names in of_reason.items())
+
+
+def _targets(lengths: Sequence[LengthRows]) -> str:
+    lines = [
+        [f"{length.case.cell}, {length.case.steps:,} steps", format_ratio(ratio), str(BAR), BAR.is_met(ratio)]
+        for length in lengths
+        if length.case.steps == BAR_STEPS and (ratio := length.cpu_over_gpu)
+    ]
+    return table(("scan_cpu over scan_gpu", "measured", "bar", "holds"), lines) if lines else ""
+
+
+def charts(lengths: Sequence[LengthRows]) -> dict[str, str]:
+    """A plot for each cell, by file name: its times over the steps, the published ones dashed."""
+    plots, shape = {}, next(iter(origins()))
+    sizes = f"{shape.dtype}, B {shape.batch}, H {shape.hidden_size}"
+    for cell in CELLS:
+        chosen = [length for length in lengths if length.case.cell == cell]
+        measured = [_measured(chosen, name, colour) for colour, name in enumerate(NAMES, 1)]
+        if any(line.points for line in measured):
+            plots[f"scan_{cell}.svg"] = log_plot(
+                f"{cell}, forward, {sizes}; dashed: {_PUBLISHED_ON}, shape not known",
+                "time steps",
+                "time of a call, ms",
+                [*measured, *(_published(chosen, name, colour) for colour, name in enumerate(TIMED, 1))],
+            ).document()
+    return plots
+
+
+def _measured(lengths: Sequence[LengthRows], name: str, colour: int) -> Line:
+    times_ms = ((length.case.steps, length.time_ms(name)) for length in lengths)
+    return Line(name, [(steps, time_ms[0]) for steps, time_ms in times_ms if time_ms], colour)
+
+
+def _published(lengths: Sequence[LengthRows], name: str, colour: int) -> Line:
+    times_ms = ((length.case.steps, length.published_ms(name)) for length in lengths)
+    return Line(f"{name}, published", [(steps, time_ms) for steps, time_ms in times_ms if time_ms], colour, is_dashed=True)
+
+
+# A loop over the most steps is no row: none was published, and it takes minutes.
+_ROWS = "not positive and not (sequential and (cuda or T16384 or T65536)) or (scan_gpu_log or scan_torch) and cuda"
+_RUN = [*(f"--ecornn-only={name}" for name in NAMES), f"--ecornn-baseline={ON_GPU}", "-k", _ROWS]
+PAGE = PublishedPage(
+    "scan", "minGRU and minLSTM over the number of steps on this machine", sections,
+    ["--ecornn-cases=scan", "--ecornn-device=cpu", *_RUN],
+)  # fmt: skip
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(PAGE.main())

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from pytest_ecornn.suites.published.common.published_page import PublishedPage
 
 # Pages about the report of a run.
-PAGES = ("deepbench", "persistent", "sparse")
+PAGES = ("deepbench", "persistent", "scan", "sparse")
 NAMES = (
-    "ecornn", "host_time", "language_model", "persistent_kernel", "scan", "selection", "sparse_kernel", "varying",
+    "ecornn", "host_time", "language_model", "persistent_kernel", "scan_kernel", "selection", "sparse_kernel", "varying",
 )  # fmt: skip
 
 

@@ -86,7 +86,7 @@ def test_it_is_refused_from_where_it_would_fail(dtype: str) -> None:
         reason = ScanTorch().unsupported(replace(case, steps=most + 1), CPU)
         assert reason is not None
         assert f"T at most {most} in {dtype} {case.mode}" in reason
-        assert "pytest_ecornn.suites.published.scan" in reason
+        assert "pytest_ecornn.suites.published.scan_kernel" in reason
     assert "is over its limit" in judged(replace(training, steps=128))
 
 

@@ -222,12 +222,12 @@ def test_a_suite_that_cannot_be_shown_is_left_out_everywhere(site: Path, tmp_pat
     stored = json.loads((ROOT / "reports/h200/sparse_kernel.json").read_text())
     for name, changed in (("sparse_kernel", {"machine": {}}), ("persistent_kernel", {"schema_version": 99})):
         (run / f"{name}.json").write_text(json.dumps({**stored, **changed}))
-    (run / "scan.json").write_text("{}")
-    (run / "scan.md").write_bytes(b"\xff")
+    (run / "scan_kernel.json").write_text("{}")
+    (run / "scan_kernel.md").write_bytes(b"\xff")
     (run / "other.json").write_text("{}")
     (run / "other.md").write_text(f"![x]({'a' * 300}.svg) [y](../../README.md) [z](https://example.org)")
     lines = said("publish", tmp_path / "results", "--output", site, status=1).splitlines()
-    assert [Path(line.split(": ")[1]).stem for line in lines] == ["persistent_kernel", "scan", "sparse_kernel"]
+    assert [Path(line.split(": ")[1]).stem for line in lines] == ["persistent_kernel", "scan_kernel", "sparse_kernel"]
     assert "expected schema_version 1, got 99" in lines[0]
     assert list(broken(site)) == []
     assert (site / "one" / run.name / "other.html").is_file()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ class PublishedPage:
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """The command. Returns the exit code."""
-        help_text = f"that holds the report.json of pytest --ecornn-bench {' '.join(self.options)}"
+        help_text = f"that holds the report.json of pytest --ecornn-bench {shlex.join(self.options)}"
         parser = argparse.ArgumentParser(prog=self.name, description=f"Writes {self.name}.md and charts beside a report.json.")
         parser.add_argument("folder", type=Path, metavar="FOLDER", help=help_text)
         try:

@@ -23,9 +23,9 @@ _MISSING = "not compared with|no device-only time of"  # how a row notes why ano
 _NUMBER = re.compile(r"[\d,.]*\d")
 
 
-def cases_of(name: str) -> dict[Case, Origin]:
-    """The cases of a set on a GPU, each with its origin."""
-    return {replace(case, device="cuda"): origin for case, origin in case_set(name).items()}
+def cases_of(name: str, device: str = "cuda") -> dict[Case, Origin]:
+    """The cases of a set on a device, each with its origin."""
+    return {replace(case, device=device): origin for case, origin in case_set(name).items()}
 
 
 def precision_of(case: Case) -> str:

@@ -54,7 +54,8 @@ def test_no_measured_case_is_left_out() -> None:
     assert sum(len(shown.ratios) for shown in drawn) == 2 * timed("persistent", "persistent_gpu", "cudnn", "replay")
     over_cudnn = front_chart.sparse_series(rows["sparse"])[:2]
     assert sum(len(shown.ratios) for shown in over_cudnn) == timed("sparse", "sparse_persistent_gpu", "cudnn", "replay")
-    assert [len(shown.ratios) for shown in front_chart.scan_series(rows["scan"])] == [len(rows["scan"]["peers"])] * 2
+    peers = rows["scan_kernel"]["peers"]
+    assert [len(shown.ratios) for shown in front_chart.scan_series(rows["scan_kernel"])] == [len(peers)] * 2
     models = front_chart.language_model_series(rows["language_model"])
     assert sum(len(shown.ratios) for shown in models) == len(rows["language_model"]["words"])
     layers = front_chart.deepbench_series(rows["deepbench"])
@@ -62,9 +63,9 @@ def test_no_measured_case_is_left_out() -> None:
 
 
 def test_a_report_is_the_first_folder_s_that_has_one(tmp_path: Path) -> None:
-    (tmp_path / "scan.json").write_text('{"machine": {"of": "the first"}, "rows": {}}')
+    (tmp_path / "scan_kernel.json").write_text('{"machine": {"of": "the first"}, "rows": {}}')
     reports = front_chart.stored_reports([tmp_path, *FOLDERS])
-    assert reports["scan"].machine == {"of": "the first"}
+    assert reports["scan_kernel"].machine == {"of": "the first"}
     content = json.loads((REPORTS / "language_model.json").read_text())
     assert reports["language_model"] == (content["machine"], content["rows"])
 

@@ -61,33 +61,34 @@ def test_a_report_begins_with_what_cudnn_runs(name: str) -> None:
 def test_missing_reports_come_first_then_stale_ones_and_last_what_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ages = {"scan": FRESH, "selection": STALE, "persistent": STALER, "host_time": FRESH, "varying": None}
+    ages = {"scan_kernel": FRESH, "selection": STALE, "persistent": STALER, "host_time": FRESH, "varying": None}
     by_path = {stored.file_of(tmp_path, name): age for name, age in ages.items()}
     monkeypatch.setattr(staleness, "of_report", by_path.__getitem__)
-    monkeypatch.setattr(ReportPlan, "lacking", lambda plan, path: ["peers"] if plan.name in ("scan", "selection") else [])
-    assert due_reports(tmp_path, ["host_time", "scan", "selection", "varying", "persistent"]) == [
+    lacking = {"scan_kernel": ["peers"], "selection": ["peers"]}
+    monkeypatch.setattr(ReportPlan, "lacking", lambda plan, path: lacking.get(plan.name, []))
+    assert due_reports(tmp_path, ["host_time", "scan_kernel", "selection", "varying", "persistent"]) == [
         DueReport("varying", None, [], False),  # of a commit that is not in the history
         DueReport("persistent", STALER, [], False),
         DueReport("selection", STALE, [], False),
-        DueReport("scan", FRESH, ["peers"], True),
+        DueReport("scan_kernel", FRESH, ["peers"], True),
     ]
 
 
 def test_the_harness_s_own_report_goes_on_before_others_begin(tmp_path: Path) -> None:
     """Its rows stand beside those of no other commit."""
     (tmp_path / journal.NAME).write_text("")
-    assert [report.name for report in due_reports(tmp_path, [RUN, "scan"])] == [RUN, "scan"]
+    assert [report.name for report in due_reports(tmp_path, [RUN, "scan_kernel"])] == [RUN, "scan_kernel"]
     (tmp_path / "sparse").mkdir()
     (tmp_path / "sparse" / journal.NAME).write_text("")
-    assert due_reports(tmp_path, ["scan", "sparse"])[1] == DueReport("sparse", None, [], True)
+    assert due_reports(tmp_path, ["scan_kernel", "sparse"])[1] == DueReport("sparse", None, [], True)
 
 
 def test_what_is_stored_lacks_the_parts_that_were_not_reached_or_not_finished(tmp_path: Path) -> None:
-    report = json.loads((ROOT / "reports/h200/scan.json").read_text())
+    report = json.loads((ROOT / "reports/h200/scan_kernel.json").read_text())
 
     def lacking(**changed: Any) -> list[str]:
-        (tmp_path / "scan.json").write_text(json.dumps({**report, **changed}))
-        return stored.plan("scan").lacking(tmp_path / "scan.json")
+        (tmp_path / "scan_kernel.json").write_text(json.dumps({**report, **changed}))
+        return stored.plan("scan_kernel").lacking(tmp_path / "scan_kernel.json")
 
     assert lacking() == []
     rows = report["rows"]
@@ -102,8 +103,8 @@ def test_what_goes_on_is_measured_by_its_parts() -> None:
         return reports.command(one, Path("reports/h200"), "cuda", 61.4)[2:]
 
     own = ["--output", "reports/h200", "--seconds", "61"]
-    assert arguments(DueReport("scan", STALE, [], False)) == ["pytest_ecornn.suites.published.scan", *own]
-    assert arguments(DueReport("scan", FRESH, ["peers"], True))[5:] == ["--resume", "--parts", "peers"]
+    assert arguments(DueReport("scan_kernel", STALE, [], False)) == ["pytest_ecornn.suites.published.scan_kernel", *own]
+    assert arguments(DueReport("scan_kernel", FRESH, ["peers"], True))[5:] == ["--resume", "--parts", "peers"]
     limited = ["--ecornn-seconds=61", "--ecornn-report"]
     assert arguments(DueReport(RUN, None, [], True))[-4:] == [*limited, "reports/h200", "--ecornn-resume"]
     of_set = arguments(DueReport("persistent", STALE, [], False))
@@ -171,7 +172,7 @@ def test_what_runs_longer_is_interrupted_then_killed(
     monkeypatch.setattr(reports, "command", lambda one, folder, device, seconds: [sys.executable, "-c", program])
     monkeypatch.setattr(reports, "_GRACE_S", 2.0)
     begun = time.monotonic()
-    assert reports.measure(DueReport("scan", STALE, [], False), tmp_path, "cpu", 2.0) == code
+    assert reports.measure(DueReport("scan_kernel", STALE, [], False), tmp_path, "cpu", 2.0) == code
     assert time.monotonic() - begun < 30
 
 
@@ -225,11 +226,21 @@ def test_a_suite_is_measured_on_a_cpu_and_goes_on(
     assert "selection" not in capfd.readouterr().out
 
 
-def test_the_list_has_every_stored_report_with_its_age(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_has_every_stored_report_with_its_age_and_what_is_missing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert main(["--results", str(ROOT / "reports"), "--list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = [line for line in capsys.readouterr().out.splitlines() if ": missing " not in line]
     assert len(lines) == len(stored.reports(ROOT / "reports"))
     assert all("measured at commit " in line or "not in the history" in line for line in lines)
+    for name in ("h200/scan/report", "cpu/report", "cpu/selection"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).with_suffix(".json").write_text("{}")
+        (tmp_path / name).with_suffix(".md").touch()
+    assert main(["--results", str(tmp_path), "--list"]) == 0
+    *ages, missing = capsys.readouterr().out.splitlines()
+    assert len(ages) == 3
+    assert missing == f"h200: missing {', '.join(name for name in reports.REPORTS['cuda'] if name != 'scan')}"
 
 
 @pytest.mark.parametrize(

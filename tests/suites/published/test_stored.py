@@ -79,7 +79,7 @@ def test_a_stored_report_is_what_is_rendered(stored_file: Path, tmp_path: Path) 
     assert written(tmp_path / f"{name}.json", tmp_path / "again") == (rows, others)
     assert tables(tmp_path / f"{name}.md") == tables(folder / f"{name}.md"), AGAIN
     pictures = sorted(tmp_path.glob("*.svg"))
-    assert bool(pictures) == (name in ("language_model", "scan"))
+    assert bool(pictures) == (name in ("language_model", "scan_kernel"))
     assert [one.name for one in pictures if one.read_text() != (folder / one.name).read_text()] == [], AGAIN
 
 
@@ -120,15 +120,15 @@ def test_every_suite_that_has_a_plan_is_known() -> None:
     ("text", "said"),
     [
         (None, "cannot be read"),
-        ("<b>", "expected the JSON of a report of scan (JSONDecodeError"),
-        ("[" * 100_000, "expected the JSON of a report of scan (RecursionError"),
+        ("<b>", "expected the JSON of a report of host_time (JSONDecodeError"),
+        ("[" * 100_000, "expected the JSON of a report of host_time (RecursionError"),
     ],
 )
 def test_a_file_that_holds_no_report_is_refused_in_one_line(text: str | None, said: str, tmp_path: Path) -> None:
     if text is not None:
-        (tmp_path / "scan.json").write_text(text)
-    with pytest.raises(ReportError, match=rf"^{re.escape(f'{tmp_path}/scan.json: {said}')}[^\n]*$"):
-        stored.load(tmp_path / "scan.json")
+        (tmp_path / "host_time.json").write_text(text)
+    with pytest.raises(ReportError, match=rf"^{re.escape(f'{tmp_path}/host_time.json: {said}')}[^\n]*$"):
+        stored.load(tmp_path / "host_time.json")
 
 
 # Rows.
@@ -145,7 +145,7 @@ def test_the_choice_of_auto_is_a_row_beside_torch() -> None:
     assert answer.is_certain
 
 
-@pytest.mark.parametrize("name", ["cpu/selection", "h100/host_time", "h100/language_model", "h200/ecornn", "h200/scan"])
+@pytest.mark.parametrize("name", ["cpu/selection", "h100/host_time", "h100/language_model", "h200/ecornn", "h200/scan_kernel"])
 def test_suites_that_time_other_things_have_no_rows(name: str) -> None:
     assert stored_rows.load(COMMITTED / f"{name}.json") == []
 
@@ -170,5 +170,5 @@ def test_what_is_no_report_is_refused_in_one_line(name: str, text: str, tmp_path
 
 @pytest.mark.parametrize("text", ["", "[]", '{"machine": 3}', '{"machine": {"gpu": "x"}}'])
 def test_a_machine_that_is_none_is_empty(text: str, tmp_path: Path) -> None:
-    (tmp_path / "scan.json").write_text(text)
-    assert stored_rows.fingerprint(stored_rows.load_json(tmp_path / "scan.json")) == {}
+    (tmp_path / "host_time.json").write_text(text)
+    assert stored_rows.fingerprint(stored_rows.load_json(tmp_path / "host_time.json")) == {}

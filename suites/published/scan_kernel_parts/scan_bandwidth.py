@@ -22,7 +22,7 @@ from pytest_ecornn.results.formatting import relative_error, significant
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
 from pytest_ecornn.suites.published.common.item_rows import ItemRow, import_optional, measure_each
-from pytest_ecornn.suites.published.scan_parts.scan_judge import sampled, states
+from pytest_ecornn.suites.published.scan_kernel_parts.scan_judge import sampled, states
 
 # Of a sample of channels, relative to the largest of the reference there; the harness's own verdict is elsewhere.
 LIMITS = {"float32": 2.0**-16, "bfloat16": 2.0**-5}

@@ -1,7 +1,7 @@
-"""The judgement on scans of many steps, at a price that allows for them: by the harness's rule, from a cheaper yardstick.
+"""The judgement on a scan's values of which no case makes the problem: by the harness's rule, from a cheaper yardstick.
 
-The harness's yardstick is a loop whose every gate is moved, and at 65,536 steps takes a minute. Here the reference is made in
-two levels (`scan_reference`), on a GPU where there is one, and the limits come of one plain loop: somewhat tighter ones.
+The reference is made in two levels of time, on a GPU where there is one, as it is of up to 65,536 steps. The limits come of one
+plain loop: somewhat tighter ones than the harness's.
 """
 
 from __future__ import annotations
@@ -17,17 +17,11 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
 from pytest_ecornn.cases.contents import Problem
-from pytest_ecornn.contract import Case, Declared, cells
+from pytest_ecornn.contract import Declared, cells
 from pytest_ecornn.reference.loop import ReferenceLoop
-from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.verification import comparison
-from pytest_ecornn.verification.calls import Tensors, run, run_guarded
+from pytest_ecornn.verification.calls import Tensors, run
 from pytest_ecornn.verification.comparison import Array, Error, TensorCheck
-from pytest_ecornn.verification.outcomes import SkipCheck
-from pytest_ecornn.verification.verification import Candidate, expected
-
-MAX_HARNESS_STEPS = 4096  # up to which what fails here is judged by the harness's own yardstick
-_EXACT = Declared("float32")
 
 
 def states(x: Tensor, cell: str) -> Tensor:
@@ -70,7 +64,7 @@ class LongScanVerifier:
     Raises ValueError for a problem that is not of one projected layer, batch first, without lengths and initial state.
     """
 
-    def __init__(self, problem: Problem, where: str, declared: Declared = _EXACT):
+    def __init__(self, problem: Problem, where: str, declared: Declared):
         case = problem.case
         is_plain = case.layers == 1 and not (case.bidirectional or case.ragged or case.has_state)
         if not (is_plain and case.projected and case.batch_first):
@@ -112,15 +106,6 @@ class LongScanVerifier:
     def largest_error(self, tensors: Tensors) -> float:
         """Returns the largest error of all tensors, relative to each one's largest element: no verdict, no plain loop."""
         return max(self._errors(name, tensors)[""].maximum for name in self._wanted)
-
-    def build(self, found: ImplementationInfo, case: Case) -> tuple[Candidate, list[TensorCheck]]:
-        """A candidate for the problem's case, on whatever device, and the verdict. Raises Skip and Unsupported."""
-        if reason := found.cls().unsupported(case, torch.device(case.device)):
-            raise SkipCheck(reason)
-        candidate = Candidate.build(found.name, found.cls, case)
-        verdicts = self.compare(run_guarded(candidate.layer, expected(case).problem), case.device)
-        is_doubtful = any(one.status != "passed" for one in verdicts) and case.steps <= MAX_HARNESS_STEPS
-        return candidate, candidate.verify() if is_doubtful else verdicts
 
 
 @contextmanager

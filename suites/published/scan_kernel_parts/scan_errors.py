@@ -18,7 +18,7 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.reporting.pictures.log_plot import Line, log_plot
 from pytest_ecornn.results.formatting import relative_error
 from pytest_ecornn.suites.published.common.item_rows import import_optional, measure_each, reason
-from pytest_ecornn.suites.published.scan_parts.scan_judge import states
+from pytest_ecornn.suites.published.scan_kernel_parts.scan_judge import states
 from pytest_ecornn.verification import comparison
 from pytest_ecornn.verification.comparison import Slices
 

@@ -37,8 +37,8 @@ from pytest_ecornn.suites.published.common.item_rows import (
     reason,
 )
 from pytest_ecornn.suites.published.common.report_rows import CALLED, REPLAYED, TIMING_MODES
-from pytest_ecornn.suites.published.scan_parts.scan_bandwidth import ScanShape
-from pytest_ecornn.suites.published.scan_parts.scan_judge import LongScanVerifier, sampled
+from pytest_ecornn.suites.published.scan_kernel_parts.scan_bandwidth import ScanShape
+from pytest_ecornn.suites.published.scan_kernel_parts.scan_judge import LongScanVerifier, sampled
 from pytest_ecornn.system import memory
 from pytest_ecornn.system.graphs import GraphCapture
 
