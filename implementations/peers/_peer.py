@@ -21,8 +21,6 @@ from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
 from pytest_ecornn.implementations._common.noted import Noted
 from pytest_ecornn.reference.precision import tf32_refusal
 
-INSTALL = "pip install pytest-ecornn[peers]"
-
 
 @cache
 def import_quietly(module: str) -> ModuleType:
@@ -145,8 +143,10 @@ def skip_reason(case: Case, device: torch.device, packages: tuple[str, ...]) -> 
 
 def device_skip_reason(device: torch.device, packages: tuple[str, ...]) -> str | None:
     """Why nothing that needs the packages runs on the device, or None."""
-    if device.type != "cuda":
-        return "runs on a CUDA device"
-    if missing := [name for name in packages if find_spec(name) is None]:
-        return f"needs {' and '.join(missing)} ({INSTALL})"
-    return None
+    return missing_packages(packages, "peers") if device.type == "cuda" else "runs on a CUDA device"
+
+
+def missing_packages(packages: tuple[str, ...], extra: str) -> str | None:
+    """Which of the packages are not installed, and the extra that installs them, or None."""
+    missing = [name for name in packages if find_spec(name) is None]
+    return f"needs {' and '.join(missing)} (pip install pytest-ecornn[{extra}])" if missing else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 import pytest
-import torch
 
 from pytest_ecornn.contract import Case, Implementation
 from pytest_ecornn.implementations.auto import Auto
@@ -13,6 +12,8 @@ from pytest_ecornn.implementations.cudnn import Cudnn
 from pytest_ecornn.implementations.cusparse_gpu import CusparseGpu
 from pytest_ecornn.implementations.peers import flashrnn
 from pytest_ecornn.implementations.peers.flashrnn import FlashRnn
+from pytest_ecornn.implementations.peers.onnxruntime import OnnxRuntime
+from pytest_ecornn.implementations.peers.torch_cell_loop import TorchCellLoop
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from pytest_ecornn.implementations.row_major_gpu import RowMajorGpu
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
@@ -53,6 +54,14 @@ lstm-T4-B9-H128-bfloat16-cuda *multiples of 8 and 128*
 lstm-T4-B8-H130-bfloat16-cuda *multiples of 8 and 128*
 lstm-T4-B8-H128-bfloat16-tf32-cuda TF32 is a precision of float32*
 lstm-T4-B8-H128-bfloat16 runs on a CUDA device
+""",
+    OnnxRuntime: """
+lstm-T3-B2-H4-float32
+lstm-T3-B2-H4-float32-training *training*
+gru-T3-B2-H4-float64 *float64*
+gru-T3-B2-H4-float32-projected *projected*
+gru-T3-B2-H4-float32-nan LSTM and GRU with biases make finite outputs of NaN: docs/faults.md
+rnn_tanh-T3-B2-H4-float32-small RNN's tanh is 0 near 0: docs/faults.md
 """,
     PersistentGpu: """
 mingru-T3-B2-H4-bfloat16-cuda no mingru: rnn_tanh, rnn_relu, lstm, gru only
@@ -95,6 +104,11 @@ lstm-T3-B2-H4-float64-cuda-density0.1 runs bfloat16, float16 and float32, not fl
 lstm-T3-B2-H4-float16-density0.1 runs on a CUDA device
 lstm-T1073741824-B1-H1-float16-cuda-density0.1 T and G * B * H must be below 2^30, got 1073741824
 """,
+    TorchCellLoop: """
+lstm-T3-B2-H4-float64-training
+lstm-T3-B2-H4-float16 *float16*
+gru-T3-B2-H4-float32-density0.3-training torch.nn computes dense gradients of sparse recurrent weights
+""",
     TransposedGpu: """
 lstm-T5-B3-H9-float32-training runs on a CUDA device
 """,
@@ -107,5 +121,5 @@ def test_what_it_will_not_run_has_a_reason(kind: type[Implementation], row: str,
     monkeypatch.setattr(flashrnn, "can_compile", lambda: True)
     name, _, pattern = row.partition(" ")
     case = Case.parse(name)
-    reason = kind().unsupported(case, torch.device(case.device))
+    reason = kind().refusal(case)
     assert fnmatchcase(reason or "", pattern), reason
