@@ -61,6 +61,10 @@ class Lanes:
         """A mask, false where either is NaN."""
         return self.builder.fcmp_ordered("<", self.value, self._other(other))
 
+    def at_most(self, other: Any) -> Any:
+        """A mask, false where either is NaN."""
+        return self.builder.fcmp_ordered("<=", self.value, self._other(other))
+
     def where(self, mask: Any, other: Any) -> Lanes:
         """These lanes where `mask` is true, else `other`."""
         return self._with(self.builder.select(mask, self.value, self._other(other)))

@@ -31,14 +31,14 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 @cache
-def _function(address: int) -> Callable[[int], None]:
+def c_function(address: int) -> Callable[[int], None]:
     """The C function void(int64*) at an address. Calls release the GIL."""
     return cast(Callable[[int], None], ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address))
 
 
 def run_on_threads(address: int, integers: array[int], threads: int) -> None:
     """Calls the kernel at `address` once on each thread: which tasks it takes, it finds in `integers`, of 64 bits each."""
-    kernel = _function(address)
+    kernel = c_function(address)
     start, _ = integers.buffer_info()
     if threads == 1:
         kernel(start)

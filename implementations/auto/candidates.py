@@ -22,7 +22,9 @@ from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.implementations.auto import estimates
 
 # By kind of device and cell, in the order in which ties are resolved. scan_gpu_log, row_major_gpu and cusparse_gpu never win.
-_OF_NN_CELLS = {"cuda": ("cudnn", "persistent_gpu", "sparse_persistent_gpu", "transposed_gpu"), "cpu": ("torch_cpu",)}
+_OF_NN_CELLS = {
+    "cuda": ("cudnn", "persistent_gpu", "sparse_persistent_gpu", "transposed_gpu"), "cpu": ("fused_cpu", "torch_cpu"),
+}  # fmt: skip
 _OF_MIN_CELLS = {"cuda": ("scan_gpu", "scan_torch"), "cpu": ("scan_cpu", "scan_torch")}
 _LOOP = "sequential"
 _MAX_LOOP_STEPS = 4  # a step of the loop is some ten operators, each of which takes as long as a short scan

@@ -13,7 +13,7 @@ from pytest_ecornn.implementations._common import torch_nn
 from pytest_ecornn.implementations._common.noted import Noted
 from pytest_ecornn.implementations._common.recurrent_problem import NN_CELLS
 from pytest_ecornn.implementations._cpu.threads import openmp
-from pytest_ecornn.implementations.fused_cpu.stack import Stack
+from pytest_ecornn.implementations.fused_cpu.stack import CaseStack
 
 
 class FusedCpu(Noted):
@@ -33,7 +33,7 @@ class FusedCpu(Noted):
     def build(self, case: Case, weights: Weights) -> Layer:
         threads = torch.get_num_threads()
         self._notes = f"numba {'omp' if openmp() else 'pool'}, {threads} thread{'s' * (threads > 1)}"
-        return Stack(case, weights, threads)
+        return CaseStack(case, weights, threads)
 
     def cost(self, case: Case) -> Cost:
         return torch_nn.cost(case)

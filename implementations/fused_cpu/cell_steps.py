@@ -177,8 +177,7 @@ def tanh_backward(row: Row) -> None:
 @_step(*_BACKWARD)
 def relu_backward(row: Row) -> None:
     d_h = row.load("dout") + row.load("h")
-    positive = d_h.constant(0.0).less(row.load("saved"))
-    _rnn_backward(row, d_h.where(positive, 0.0))
+    _rnn_backward(row, d_h.constant(0.0).where(row.load("saved").at_most(0.0), d_h))  # NaN passes it, as in torch
 
 
 def _rnn_backward(row: Row, gradient: Lanes) -> None:

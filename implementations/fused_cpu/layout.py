@@ -35,12 +35,29 @@ def pack_bias(bias: Tensor | None, weight: Tensor) -> Tensor:
 
 
 class Packed(NamedTuple):
-    """Weights of a layer in one direction, in the computing type. w_ih, b_ih: None where x holds pre-activations."""
+    """Weights of a layer in one direction, in the computing type. w_ih, b_ih: None where x holds pre-activations.
+
+    is_packed: or as torch has them, [N, K] without gaps, and None for no bias.
+    """
 
     w_hh: Tensor
-    b_hh: Tensor
+    b_hh: Tensor | None
     w_ih: Tensor | None = None
     b_ih: Tensor | None = None
+    is_packed: bool = True
+
+
+FEW_SEQUENCES = 2  # up to which packed weights are not read faster
+
+
+def packed_for(batch: int, w_hh: Tensor, b_hh: Tensor | None, w_ih: Tensor | None = None, b_ih: Tensor | None = None) -> Packed:
+    """Weights in the form in which calls of `batch` sequences read them fastest, packing included."""
+    if batch <= FEW_SEQUENCES:
+        w_hh, b_hh, w_ih, b_ih = (None if one is None else one.contiguous() for one in (w_hh, b_hh, w_ih, b_ih))  # type: ignore[assignment]
+        return Packed(w_hh, b_hh, w_ih, b_ih, is_packed=False)
+    if w_ih is None:
+        return Packed(pack(w_hh), pack_bias(b_hh, w_hh))
+    return Packed(pack(w_hh), pack_bias(b_hh, w_hh), pack(w_ih), pack_bias(b_ih, w_ih))
 
 
 def work_elements(batch: int, hidden: int, inputs: int, gates: int) -> int:

@@ -3,7 +3,8 @@
 Maths   forward: gates = x_t + W_hh h_(t-1) + b_hh, then the cell's equations (cell_steps.py, torch.nn's).
         backward: the gates' gradients of a step from those of the state, then dh_(t-1) += W_hh^T dgates.
 Layout  x [T, B, G*H], or x [T, B, I] where the kernel multiplies by W_ih too; any strides but 1 in the last dimension.
-        out [T, B, H] likewise. W packed (panels.py). saved [T*B, S*H], old [T*B, H], dx and dsums [T*B, G*H], rows as x's lie.
+        out [T, B, H] likewise. W packed, or [N, K] as torch has it (panels.py).
+        saved [T*B, S*H], old [T*B, H], dx and dsums [T*B, G*H], rows as x's lie.
         h0, c0, and their final values and gradients [B, H]. lengths int64 [B], resets bool [T, B].
 Launch  a task is up to ROWS sequences over all steps; threads take tasks from a counter. WORK: `layout.work_elements`.
 Cost    a step reads W_hh once a task: from the second-level cache up to H 128, beyond from the third.
@@ -33,14 +34,46 @@ from pytest_ecornn.implementations._cpu.memory import (
     state_pointer,
     store,
 )
-from pytest_ecornn.implementations.fused_cpu import cell_steps, layout, panels
+from pytest_ecornn.implementations.fused_cpu import cell_steps, fields, layout, panels
+from pytest_ecornn.implementations.fused_cpu.fields import (
+    B_HH,
+    B_IH,
+    BATCH,
+    C0,
+    CN,
+    DSUMS,
+    DX,
+    GATES,
+    H0,
+    HIDDEN,
+    HN,
+    INPUT,
+    LENGTHS,
+    OLD,
+    OUT,
+    OUT_B,
+    OUT_T,
+    PACKED,
+    RESETS,
+    RESETS_B,
+    RESETS_T,
+    REVERSE,
+    ROW_B,
+    ROW_T,
+    ROWS,
+    SAVED,
+    SAVED_BLOCKS,
+    STEPS,
+    TASKS,
+    W_HH,
+    W_IH,
+    WORK,
+    X_B,
+    X_T,
+    X,
+)
 from pytest_ecornn.implementations.fused_cpu.layout import DEPTH, PANEL
-from pytest_ecornn.implementations.fused_cpu.panels import multiply
-
-# The integers that a launch is told, by their place. What ends in _T and _B: from a row to the next, in elements.
-(NEXT, TASKS, ROWS, STEPS, BATCH, HIDDEN, INPUT, GATES, SAVED_BLOCKS, REVERSE, WORK, W_HH, W_IH, B_HH, B_IH,
- ROW_T, ROW_B, X, X_T, X_B, OUT, OUT_T, OUT_B, H0, C0, HN, CN, SAVED, OLD, DX, DSUMS,
- LENGTHS, RESETS, RESETS_T, RESETS_B) = range(35)  # fmt: skip
+from pytest_ecornn.implementations.fused_cpu.panels import multiply, multiply_rows
 
 
 @inline
@@ -138,13 +171,18 @@ def forward(raw: Any, x: Any, out: Any, weights: Any, step: Any, saving_step: An
                     fill(at(every_c, b * hidden), hidden)
                 if inputs != 0 and s < end:
                     copy_row(x, raw[X], t * raw[X_T] + b * raw[X_B], at(every_x, b * x_depth), inputs)
-            sums = at(every_sum, first * width)
-            multiply(w_hh, gates * hidden, depth, at(every_h, first * depth), depth, b_hh, 0, sums, width, last - first)
-            if inputs != 0:
-                products = at(every_product, first * width)
-                multiply(
-                    w_ih, gates * hidden, x_depth, at(every_x, first * x_depth), x_depth, b_ih, 0, products, width, last - first
-                )
+            if raw[PACKED] != 0:
+                sums = at(every_sum, first * width)
+                multiply(w_hh, gates * hidden, depth, at(every_h, first * depth), depth, b_hh, 0, sums, width, last - first)
+                if inputs != 0:
+                    products, rows = at(every_product, first * width), at(every_x, first * x_depth)
+                    multiply(w_ih, gates * hidden, x_depth, rows, x_depth, b_ih, 0, products, width, last - first)
+            else:
+                for b in range(first, last):
+                    sums, products = at(every_sum, b * width), at(every_product, b * width)
+                    multiply_rows(w_hh, gates * hidden, hidden, at(every_h, b * depth), b_hh, raw[B_HH] != 0, sums)
+                    if inputs != 0:
+                        multiply_rows(w_ih, gates * hidden, inputs, at(every_x, b * x_depth), b_ih, raw[B_IH] != 0, products)
             for b in range(first, last):
                 end = length(raw, b)
                 t = time_of(raw, s, end)
@@ -259,4 +297,4 @@ def kernel(kind: str, cell: str, x_dtype: str, dtype: str, weight_dtype: str) ->
     return compiled(types.void(types.CPointer(types.int64)), run)
 
 
-_SOURCE = compile.source_of(__file__, cell_steps, layout, panels, compile, exponential, lanes, memory)
+_SOURCE = compile.source_of(__file__, cell_steps, fields, layout, panels, compile, exponential, lanes, memory)

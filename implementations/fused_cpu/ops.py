@@ -5,23 +5,24 @@ An unobserved call (no compiler, mode or transform, plain tensors alone) bypasse
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pytest_ecornn.contract import cells
 from pytest_ecornn.implementations._common.autograd_ops import (
     can_skip_dispatch,
-    differentiable_once,
     is_plain_tensor,
     refuse_forward_mode,
     register_autograd,
     wants_gradient,
 )
-from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim
-from pytest_ecornn.implementations.fused_cpu.layout import SAVED, Packed, pack, pack_bias
+from pytest_ecornn.implementations._common.padding import zero_padding
+from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, sizes_of
+from pytest_ecornn.implementations.fused_cpu.layout import SAVED, Packed, pack, packed_for
 from pytest_ecornn.implementations.fused_cpu.recurrence import Recurrence, Saved, States, address
 
 _OPTIONS_SCHEMA = "str cell, ScalarType dtype, bool batch_first, bool reverse"
@@ -100,7 +101,8 @@ def _forward(
     resets: Tensor | None, *options: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     recurrence = _recurrence_of(x, w_hh.shape[1], *options[:-1])
-    return run_forward(recurrence, x, h0, c0, Packed(pack(w_hh), pack_bias(b_hh, w_hh)), lengths, resets, options[-1])
+    packed = packed_for(sizes_of(x, recurrence.batch_first)[1], w_hh, b_hh)
+    return run_forward(recurrence, x, h0, c0, packed, lengths, resets, options[-1])
 
 
 def _backward(w_hh: Tensor, saved: Tensor, old: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -134,22 +136,25 @@ class _Differentiable(torch.autograd.Function):
     def forward(ctx: Any, direct: Recurrence | None, *given: Any) -> tuple[Tensor, ...]:
         x, h0, c0, w_hh, b_hh, lengths, resets, *options, _ = given
         if direct is not None:
-            packed = Packed(pack(w_hh), pack_bias(b_hh, w_hh))
-            results = run_forward(direct, x, h0, c0, packed, lengths, resets, True)
+            batch = x.shape[0 if direct.batch_first else 1]
+            results = run_forward(direct, x, h0, c0, packed_for(batch, w_hh, b_hh), lengths, resets, True)
         else:
             results = _below_autograd(x, h0, c0, w_hh, b_hh, lengths, resets, *options, True)
         ctx.direct, ctx.options = direct, options
         ctx.dtypes = [None if one is None else one.dtype for one in (x, h0, c0, w_hh, b_hh)]
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*results[3:], *(() if c0 is not None or results[2].numel() else (results[2],)))
-        ctx.save_for_backward(w_hh, *results[3:], lengths, resets)
+        ctx.mark_non_differentiable(*results[3:], *(() if results[2].numel() else (results[2],)))
+        ctx.save_for_backward(x, h0, c0, w_hh, b_hh, lengths, resets, *results[3:])
         return results
 
     @staticmethod
-    @differentiable_once("pytest_ecornn::fused_cpu_forward")
     def backward(ctx: Any, d_output: Tensor | None, d_h: Tensor | None, d_c: Tensor | None, *_: Any) -> Any:
-        (w_hh, values, old, lengths, resets), gradients = ctx.saved_tensors, (d_output, d_h, d_c)
+        (*given, lengths, resets, values, old), gradients = ctx.saved_tensors, (d_output, d_h, d_c)
         refuse_forward_mode("pytest_ecornn::fused_cpu_backward", gradients)
+        if torch.is_grad_enabled():  # create_graph is True
+            looped = _gradients_by_loop(ctx.needs_input_grad[1:6], given, lengths, resets, gradients, *ctx.options)
+            return None, *looped, *(None,) * 7
+        w_hh = given[3]
         if (
             ctx.direct is not None
             and can_skip_dispatch((w_hh, values, old, *gradients))
@@ -160,8 +165,37 @@ class _Differentiable(torch.autograd.Function):
             results = torch.ops.pytest_ecornn.fused_cpu_backward.default(
                 w_hh, values, old, lengths, resets, *gradients, *ctx.options
             )
-        found = (None if dtype is None else one.to(dtype) for one, dtype in zip(results, ctx.dtypes, strict=True))
-        return None, *found, *(None,) * 7
+        cast = (None if dtype is None else one.to(dtype) for one, dtype in zip(results, ctx.dtypes, strict=True))
+        return None, *cast, *(None,) * 7
+
+
+def _gradients_by_loop(
+    wanted: Sequence[bool], given: Sequence[Tensor | None], lengths: Tensor | None, resets: Tensor | None,
+    gradients: Sequence[Tensor | None], cell: str, dtype: torch.dtype, batch_first: bool, reverse: bool,
+) -> list[Tensor | None]:  # fmt: skip
+    """Gradients of x, h0, c0, W_hh and b_hh by the cell's equations, differentiable again. given: these tensors."""
+    with torch.enable_grad():
+        # Aliases, so that a gradient stops at them: one input may depend on another, or be the same tensor.
+        aliases = [None if tensor is None else tensor.view_as(tensor) for tensor in given]
+        x, h0, c0, w_hh, b_hh = aliases
+        assert x is not None
+        assert w_hh is not None
+        rows = x if lengths is None else zero_padding(x, lengths, batch_first)
+        rows, marks = (rows.transpose(0, 1), None if resets is None else resets.T) if batch_first else (rows, resets)
+        zeros = w_hh.new_zeros(rows.shape[1], w_hh.shape[1])
+        first = [zeros if state is None else state.to(w_hh.dtype) for state in ((h0, c0) if cell == "lstm" else (h0,))]
+        parameters = {"weight_hh": w_hh} | ({} if b_hh is None else {"bias_hh": b_hh})
+        output, final = cells.reference_layer(
+            cells.get(cell), rows.to(w_hh.dtype), tuple(first), parameters, lengths, marks, reverse=reverse
+        )
+        results = [(output.transpose(0, 1) if batch_first else output).to(dtype), *(state.to(dtype) for state in final)]
+        pairs = [(result, gradient) for result, gradient in zip(results, gradients, strict=False) if gradient is not None]
+        inputs = [alias for alias, is_wanted in zip(aliases, wanted, strict=True) if is_wanted and alias is not None]
+        if not pairs or not inputs:
+            return [None] * len(given)
+        outputs, incoming = zip(*pairs, strict=True)
+        computed = iter(torch.autograd.grad(outputs, inputs, incoming, create_graph=True, allow_unused=True))
+    return [next(computed) if is_wanted and one is not None else None for is_wanted, one in zip(wanted, aliases, strict=True)]
 
 
 # `apply` without what it does for torch.func, in Python, for each argument.
@@ -181,7 +215,7 @@ def recur(
     recurrence: Recurrence, x: Tensor, h0: Tensor | None, c0: Tensor | None, w_hh: Tensor, b_hh: Tensor | None,
     lengths: Tensor | None, resets: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Output, laid out as x, and final h and c [B, H], differentiable once. c has no elements where the cell has none.
+    """Output, laid out as x, and final h and c [B, H], differentiable. c has no elements where the cell has none.
 
     x: the gates' pre-activations W_ih x + b_ih, [T, B, G*H], or [B, T, G*H] with `batch_first`. w_hh, b_hh: in the computing
     type. lengths: int64 [B]. resets: bool, as x, true where a step starts from a state of zeros.
@@ -193,6 +227,6 @@ def recur(
     elif wants_gradient((x, h0, c0, w_hh, b_hh)):
         output, h, c, *_ = _apply_directly(recurrence, *tensors, *options, True)
     else:
-        packed = Packed(pack(w_hh), pack_bias(b_hh, w_hh))
+        packed = packed_for(sizes_of(x, recurrence.batch_first)[1], w_hh, b_hh)
         output, h, c, *_ = run_forward(recurrence, x, h0, c0, packed, lengths, resets, False)
     return output, h, c

@@ -1,4 +1,8 @@
-"""Products with a packed matrix in Numba kernels: a panel of 32 outputs by a few rows, its sums in registers."""
+"""Products with a matrix in Numba kernels, their sums in registers.
+
+A packed one (layout.py) is read in panels of 32 outputs, by up to four rows of inputs at once. One as torch has it, [N, K], is
+read in rows along K, by one row of inputs: for calls so short that packing would take longer.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from pytest_ecornn.implementations._cpu.compile import inline
-from pytest_ecornn.implementations._cpu.memory import BITS, FLOATS, at, computed, lane_type, widen
+from pytest_ecornn.implementations._cpu.lanes import VECTOR_BYTES
+from pytest_ecornn.implementations._cpu.memory import BITS, FLOATS, at, computed, constant_like, lane_type, load, store, widen
 from pytest_ecornn.implementations.fused_cpu.layout import DEPTH, PANEL
 
 _PANEL = ir.Constant(BITS[64], PANEL)
@@ -120,3 +125,84 @@ def multiply(
                 own, depth, at(x, row * x_stride), x_stride, at(given, row * first_stride), first_stride,
                 at(target, row * out_stride), out_stride,
             )  # fmt: skip
+
+
+@intrinsic
+def _dots(typingctx: Any, weights: Any, stride: Any, depth: Any, x: Any, out: Any) -> Any:
+    """Adds to out[n] the dot product of x [K] and row n of the weights, for as many rows as a vector has lanes."""
+    element, kind = weights.dtype, computed(weights.dtype)
+    lanes = VECTOR_BYTES * 8 // kind.bitwidth
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        weights, stride, depth, x, out = args
+        word, vector = BITS[64], lane_type(FLOATS[kind.bitwidth], lanes)
+        rows = [builder.gep(weights, [builder.mul(ir.Constant(word, row), stride)], inbounds=True) for row in range(lanes)]
+        sums = [cgutils.alloca_once(builder, vector) for _ in rows]
+
+        def load(base: Any, index: Any, of: Any, count: int) -> Any:
+            raw = FLOATS[of.bitwidth] if isinstance(of, types.Float) else ir.IntType(of.bitwidth)
+            address = builder.bitcast(builder.gep(base, [index], inbounds=True), ir.PointerType(lane_type(raw, count)))
+            return widen(builder, of, builder.load(address, align=of.bitwidth // 8), count)
+
+        def add(place: Any, left: Any, right: Any) -> None:
+            product = builder.fmul(left, right, flags=("contract",))
+            builder.store(builder.fadd(builder.load(place), product, flags=("contract",)), place)
+
+        for place in sums:
+            builder.store(ir.Constant(vector, [0.0] * lanes), place)
+        whole = builder.mul(builder.udiv(depth, ir.Constant(word, lanes)), ir.Constant(word, lanes))
+        with cgutils.for_range_slice(builder, ir.Constant(word, 0), whole, ir.Constant(word, lanes)) as (k, _):
+            values = load(x, k, kind, lanes)
+            for row, place in zip(rows, sums, strict=True):
+                add(place, load(row, k, element, lanes), values)
+        total = cgutils.alloca_once(builder, vector)
+        given = load(out, ir.Constant(word, 0), kind, lanes)
+        builder.store(builder.fadd(given, _sums_of(builder, [*map(builder.load, sums)])), total)
+        with cgutils.for_range_slice(builder, whole, depth, ir.Constant(word, 1)) as (k, _):
+            column = ir.Constant(vector, ir.Undefined)
+            for lane, row in enumerate(rows):
+                column = builder.insert_element(column, load(row, k, element, 1), ir.Constant(BITS[32], lane))
+            add(total, column, _broadcast(builder, load(x, k, kind, 1), vector))
+        target = builder.bitcast(out, ir.PointerType(vector))
+        builder.store(builder.load(total), target, align=kind.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.none(weights, types.int64, types.int64, x, out), codegen
+
+
+def _sums_of(builder: Any, vectors: list[Any]) -> Any:
+    """A vector of the sums of as many vectors as each has lanes: pairs of neighbours are added until one is left."""
+    lanes = len(vectors)
+    even, odd = (ir.Constant(lane_type(BITS[32], lanes), [2 * lane + offset for lane in range(lanes)]) for offset in (0, 1))
+    while len(vectors) > 1:
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        vectors = [builder.fadd(builder.shuffle_vector(a, b, even), builder.shuffle_vector(a, b, odd)) for a, b in pairs]
+    return vectors[0]
+
+
+@intrinsic
+def _lanes_of(typingctx: Any, start: Any) -> Any:
+    """The lanes of a vector of the type in which the pointer's elements are computed."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return ir.Constant(BITS[64], VECTOR_BYTES * 8 // computed(signature.args[0].dtype).bitwidth)
+
+    return types.int64(start), codegen
+
+
+@inline
+def multiply_rows(weights: Any, outputs: int, depth: int, x: Any, first: Any, has_first: bool, out: Any) -> None:
+    """out [N] = first [N] + W x, of unpacked weights [N, K]. first: not read, and taken as zeros, without `has_first`."""
+    lanes = _lanes_of(weights)
+    for n in range(outputs):
+        store(out, n, load(first, n) if has_first else constant_like(load(out, 0), 0.0))
+    n = 0
+    while n + lanes <= outputs:
+        _dots(at(weights, n * depth), depth, depth, x, at(out, n))
+        n += lanes
+    while n < outputs:
+        total = load(out, n)
+        for k in range(depth):
+            total += load(weights, n * depth + k) * load(x, k)
+        store(out, n, total)
+        n += 1

@@ -44,7 +44,10 @@ class Saved(NamedTuple):
 
 @dataclass(frozen=True)
 class Recurrence:
-    """x_dtype: of pre-activations, or of inputs. dtype: of outputs and states. threads: at most so many run it."""
+    """x_dtype: of pre-activations, or of inputs. dtype: of outputs and states. threads: at most so many run it.
+
+    weight_dtype: of packed weights, None for the computing type.
+    """
 
     cell: str
     hidden: int
@@ -53,6 +56,7 @@ class Recurrence:
     batch_first: bool
     reverse: bool
     threads: int
+    weight_dtype: torch.dtype | None = None
 
     @cached_property
     def compute(self) -> torch.dtype:
@@ -74,7 +78,7 @@ class Recurrence:
     def _kernel(self, kind: str, *dtypes: torch.dtype) -> int:
         from pytest_ecornn.implementations.fused_cpu.numba_kernels import kernel
 
-        names = (str(dtype).removeprefix("torch.") for dtype in (*dtypes, self.dtype, self.compute))
+        names = (str(dtype).removeprefix("torch.") for dtype in (*dtypes, self.dtype, self.weight_dtype or self.compute))
         address: int = kernel(kind, self.cell, *names).address
         return address
 
@@ -143,22 +147,41 @@ class Recurrence:
         gradients: tuple[int, int] = (0, 0),
     ) -> None:
         steps, batch = (x.shape[1], x.shape[0]) if self.batch_first else (x.shape[0], x.shape[1])
-        hidden, inputs = self.hidden, 0 if packed.w_ih is None else x.shape[2]
-        rows = self.rows_of_task(batch)
-        tasks = -(-batch // rows)
-        work = torch.empty(work_elements(batch, hidden, inputs, self.gates), dtype=self.compute)
+        inputs, rows = 0 if packed.w_ih is None else x.shape[2], self.rows_of_task(batch)
+        work = torch.empty(work_elements(batch, self.hidden, inputs, self.gates), dtype=self.compute)
+        fields = self.fields(
+            steps, batch, rows, inputs, work, packed, x_rows, out, states, lengths, resets, saved, gradients
+        )  # fmt: skip
+        operations = 2.0 * steps * batch * self.gates * self.hidden * (self.hidden + inputs)
+        threads = 1 if operations <= _FEW_OPERATIONS else min(-(-batch // rows), self.threads)
+        run_on_threads(kernel, fields, threads)
+
+    def fields(
+        self,
+        steps: int,
+        batch: int,
+        rows: int,
+        inputs: int,
+        work: Tensor,
+        packed: Packed,
+        x_rows: Rows,
+        out: Rows,
+        states: States,
+        lengths: Tensor | None = None,
+        resets: Tensor | None = None,
+        saved: Saved | None = None,
+        gradients: tuple[int, int] = (0, 0),
+    ) -> array[int]:
+        """What a launch is told, in the order of fields.py. rows: sequences of a task."""
         row_step, row_sequence = (1, steps) if self.batch_first else (batch, 1)
         reset_rows = Rows(0, 0, 0) if resets is None else self.rows(resets)
-        fields = (  # in the order of numba_kernels.NEXT and what follows it
-            0, tasks, rows, steps, batch, hidden, inputs, self.gates, SAVED[self.cell], self.reverse, work.data_ptr(),
-            packed.w_hh.data_ptr(), address(packed.w_ih), packed.b_hh.data_ptr(), address(packed.b_ih),
+        return array("q", (
+            0, -(-batch // rows), rows, steps, batch, self.hidden, inputs, self.gates, SAVED[self.cell], self.reverse,
+            work.data_ptr(), packed.w_hh.data_ptr(), address(packed.w_ih), address(packed.b_hh), address(packed.b_ih),
             row_step, row_sequence, *x_rows, *out, *states,
             *((0, 0) if saved is None else (saved.values.data_ptr(), saved.old.data_ptr())), *gradients,
-            address(lengths), *reset_rows,
-        )  # fmt: skip
-        operations = 2.0 * steps * batch * self.gates * hidden * (hidden + inputs)
-        threads = 1 if operations <= _FEW_OPERATIONS else min(tasks, self.threads)
-        run_on_threads(kernel, array("q", fields), threads)
+            address(lengths), *reset_rows, packed.is_packed,
+        ))  # fmt: skip
 
     def rows_of_task(self, batch: int) -> int:
         """The sequences of a task: every thread gets as many tasks as the others, of few enough rows."""

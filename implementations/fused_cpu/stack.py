@@ -1,132 +1,172 @@
-"""All layers and directions of a case by fused_cpu: with gradients through `ops.py`, without them straight to the kernels."""
+"""Layers and directions by fused_cpu: differentiable through `ops.py`, without gradients straight to the kernels."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
 from pytest_ecornn.contract import Case, State, Weights, cells
-from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, wants_gradient
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim
-from pytest_ecornn.implementations.fused_cpu.layout import Packed, pack, pack_bias
+from pytest_ecornn.implementations.fused_cpu.layout import Packed, packed_for
 from pytest_ecornn.implementations.fused_cpu.ops import recur
 from pytest_ecornn.implementations.fused_cpu.recurrence import Recurrence, Rows, States
 
-_FEW_ROWS = 8  # steps times sequences, up to which the kernel multiplies by W_ih too
+FEW_ROWS = 8  # steps times sequences, up to which the kernel multiplies by W_ih too
+
+
+class TrackWeights(NamedTuple):
+    """torch.nn's parameters of a layer in one direction, in the computing type. w_ih: None where x holds its product."""
+
+    w_ih: Tensor | None
+    w_hh: Tensor
+    b_ih: Tensor | None
+    b_hh: Tensor | None
+
+    def gates(self, x: Tensor) -> Tensor:
+        """The gates' pre-activations W_ih x + b_ih."""
+        assert self.w_ih is not None
+        return linear(x if x.dtype == self.w_ih.dtype else x.to(self.w_ih.dtype), self.w_ih, self.b_ih)
 
 
 class Stack:
-    """Runs a case's layers. In inference weights are packed when it is built."""
+    """Layers in one or both directions. threads: at most so many run them."""
+
+    def __init__(self, cell: str, hidden: int, dtype: torch.dtype, batch_first: bool, bidirectional: bool, threads: int):
+        self._hidden, self._dtype, self._batch_first = hidden, dtype, batch_first
+        self._directions, self._num_states = 1 + bidirectional, len(cells.get(cell).states)
+        self._recurrences = {
+            (x_dtype, direction): Recurrence(cell, hidden, x_dtype, dtype, batch_first, bool(direction), threads)
+            for x_dtype in {dtype, torch.promote_types(dtype, torch.float32)}
+            for direction in range(1 + bidirectional)
+        }
+
+    def compile(self, x_dtype: torch.dtype, training: bool) -> None:
+        """Compiles the kernels of calls whose first layer reads x of that dtype."""
+        recurrence = self._recurrences[x_dtype, 0]
+        _ = recurrence.forward_kernel, training and recurrence.backward_kernel
+
+    def __call__(
+        self,
+        x: Tensor,
+        states: Sequence[Tensor],
+        tracks: Sequence[TrackWeights],
+        lengths: Tensor | None,
+        resets: Tensor | None = None,
+        packed: Sequence[Packed] = (),
+    ) -> list[Tensor]:
+        """Output [.., D*H] laid out as x, and final states [L*D, B, H]. states: () for zeros. packed: the tracks' weights."""
+        given = x, *states, lengths, resets
+        weights = [one for track in tracks for one in track]
+        if x.numel() and can_skip_dispatch((*given, *weights)) and not wants_gradient((*given, *weights)):
+            return self._infer(x, states, tracks, lengths, resets, packed)
+        return self._run(x, states, tracks, lengths, resets)
+
+    def _infer(
+        self, x: Tensor, states: Sequence[Tensor], tracks: Sequence[TrackWeights], lengths: Tensor | None,
+        resets: Tensor | None, packed: Sequence[Packed],
+    ) -> list[Tensor]:  # fmt: skip
+        """Without gradients: final states and both directions' outputs are written where they belong."""
+        directions, hidden, dtype = self._directions, self._hidden, self._dtype
+        steps, batch = (x.shape[1], x.shape[0]) if self._batch_first else (x.shape[0], x.shape[1])
+        finals = [torch.empty(len(tracks), batch, hidden, dtype=dtype) for _ in range(self._num_states)]
+        states = [state.contiguous() for state in states]
+        lengths = None if lengths is None else lengths.contiguous()
+        width, size = directions * hidden, batch * hidden * dtype.itemsize
+        strides = (width, steps * width) if self._batch_first else (batch * width, width)
+        x = contiguous_last_dim(x)
+        for first in range(0, len(tracks), directions):
+            output = torch.empty(*x.shape[:2], width, dtype=dtype)
+            for direction in range(directions):
+                track = first + direction
+                gates, weights = self._operands(x, tracks[track], direction, packed[track] if packed else None)
+                addresses = _states(states, finals, track * size)
+                out = Rows(output.data_ptr() + direction * hidden * dtype.itemsize, *strides)
+                self._recurrences[gates.dtype, direction].forward(gates, weights, addresses, out, lengths, resets)
+            x = output
+        return [x, *finals]
+
+    def _operands(self, x: Tensor, track: TrackWeights, direction: int, packed: Packed | None) -> tuple[Tensor, Packed]:
+        """What a kernel reads of x, and the weights by which it multiplies."""
+        batch = x.shape[0 if self._batch_first else 1]
+        if track.w_ih is None:
+            x = self._part(x, direction)
+        elif x.shape[0] * x.shape[1] > FEW_ROWS:
+            x = track.gates(x)
+        else:
+            return x, packed or packed_for(batch, track.w_hh, track.b_hh, track.w_ih, track.b_ih)
+        return x, packed._replace(w_ih=None, b_ih=None) if packed else packed_for(batch, track.w_hh, track.b_hh)
+
+    def _part(self, x: Tensor, direction: int) -> Tensor:
+        """A direction's part of pre-activations."""
+        return x if self._directions == 1 else x.chunk(2, -1)[direction]
+
+    def _run(
+        self, x: Tensor, states: Sequence[Tensor], tracks: Sequence[TrackWeights], lengths: Tensor | None,
+        resets: Tensor | None,
+    ) -> list[Tensor]:  # fmt: skip
+        """Differentiable, or observed."""
+        finals: list[tuple[Tensor, ...]] = []
+        for first in range(0, len(tracks), self._directions):
+            outputs: list[Tensor] = []
+            for direction, track in enumerate(tracks[first : first + self._directions]):
+                gates = self._part(x, direction) if track.w_ih is None else track.gates(x)
+                h0, c0 = (*(state[first + direction] for state in states), None, None)[:2]
+                recurrence = self._recurrences[gates.dtype, direction]
+                output, *final = recur(recurrence, gates, h0, c0, track.w_hh, track.b_hh, lengths, resets)
+                outputs.append(output)
+                finals.append(tuple(final[: self._num_states]))
+            x = outputs[0] if self._directions == 1 else torch.cat(outputs, -1)
+        return [x, *map(torch.stack, zip(*finals, strict=True))]
+
+
+def _states(states: Sequence[Tensor], finals: Sequence[Tensor], offset: int) -> States:
+    """Addresses of a track's initial states, if there are any, and of its final ones."""
+    h0, c0 = (*(state.data_ptr() + offset for state in states), 0, 0)[:2]
+    hn, cn = (*(state.data_ptr() + offset for state in finals), 0)[:2]
+    return States(h0, c0, hn, cn)
+
+
+class CaseStack:
+    """The layer of a case. In inference of more than a few sequences weights are packed when it is built."""
 
     def __init__(self, case: Case, weights: Weights, threads: int):
         self._case, self._weights = case, weights
-        self._dtype: torch.dtype = getattr(torch, case.dtype)
-        self._compute = torch.promote_types(self._dtype, torch.float32)
-        self._recurrences = {
-            (x_dtype, reverse): Recurrence(
-                case.cell, case.hidden_size, x_dtype, self._dtype, case.batch_first, reverse, threads
-            )
-            for x_dtype in {self._dtype, self._compute}
-            for reverse in (False, True)[: case.directions]
-        }
-        self._has_c, self._takes_inputs = case.cell == "lstm", case.steps * case.batch <= _FEW_ROWS and not case.training
+        dtype = getattr(torch, case.dtype)
+        self._compute = torch.promote_types(dtype, torch.float32)
+        self._stack = Stack(case.cell, case.hidden_size, dtype, case.batch_first, case.bidirectional, threads)
         self._packed: list[Packed] = []
+        takes_x = case.projected or (case.steps * case.batch <= FEW_ROWS and not case.training)
+        self._stack.compile(dtype if takes_x else self._compute, case.training)
+        self._tracks: list[TrackWeights] | None = None
         if not case.training:
             with torch.no_grad():
-                self._packed = [self._pack(suffix) for _, _, suffix in cells.parameter_suffixes(case)]
-        self._compile()
+                self._tracks = self._read()
+                is_short = case.steps * case.batch <= FEW_ROWS
+                self._packed = [
+                    packed_for(case.batch, track.w_hh, track.b_hh, track.w_ih if is_short else None, track.b_ih)
+                    for track in self._tracks
+                ]
 
-    def _compile(self) -> None:
-        """Compiles the kernels of the first layer."""
-        takes_x = self._case.projected or self._takes_inputs
-        recurrence = self._recurrences[self._dtype if takes_x else self._compute, False]
-        recurrence.forward_kernel  # noqa: B018
-        if self._case.training:
-            recurrence.backward_kernel  # noqa: B018
+    def _read(self) -> list[TrackWeights]:
+        """The parameters in the computing type, their patterns applied."""
+        names = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
+        return [
+            TrackWeights(*(self._parameter(name + suffix) for name in names))  # type: ignore[arg-type]
+            for _, _, suffix in cells.parameter_suffixes(self._case)
+        ]
 
-    def _pack(self, suffix: str) -> Packed:
-        w_hh, w_ih, w_packed, b_packed = self._weight("weight_hh", suffix), self._weight("weight_ih", suffix), None, None
-        assert w_hh is not None
-        if w_ih is not None and self._takes_inputs:
-            w_packed, b_packed = pack(w_ih), pack_bias(self._weight("bias_ih", suffix), w_ih)
-        return Packed(pack(w_hh), pack_bias(self._weight("bias_hh", suffix), w_hh), w_packed, b_packed)
-
-    def _weight(self, name: str, suffix: str) -> Tensor | None:
-        """A parameter in the computing type, its pattern applied."""
-        full = name + suffix
-        if full not in self._weights:
+    def _parameter(self, name: str) -> Tensor | None:
+        if name not in self._weights:
             return None
-        parameter = self._weights.masked(full)
+        parameter = self._weights.masked(name)
         return parameter if parameter.dtype == self._compute else parameter.to(self._compute)
 
     def __call__(self, x: Tensor, state: State, lengths: Tensor | None, resets: Tensor | None = None) -> tuple[Tensor, State]:
-        states = cells.unpack_state(state)
-        given = x, *states, lengths, resets
-        if self._packed and x.numel() and can_skip_dispatch(given) and not wants_gradient(given):
-            return self._infer(x, states, lengths, resets)
-        return run_layers(self._case, x, state, partial(self._run_layer, lengths, resets))
-
-    def _infer(
-        self, x: Tensor, states: cells.GateTensors, lengths: Tensor | None, resets: Tensor | None
-    ) -> tuple[Tensor, State]:
-        """The layers on packed weights, final states and both directions' outputs written where they belong."""
-        case, directions, hidden = self._case, self._case.directions, self._case.hidden_size
-        steps, batch = (x.shape[1], x.shape[0]) if case.batch_first else (x.shape[0], x.shape[1])
-        finals = [torch.empty(case.layers * directions, batch, hidden, dtype=self._dtype) for _ in range(1 + self._has_c)]
-        first = [state.contiguous() for state in states]
-        starts = [tensor.data_ptr() for tensor in (*first, *finals)]
-        lengths = None if lengths is None else lengths.contiguous()
-        size, width = batch * hidden * x.element_size(), directions * hidden
-        row_step, row_sequence = (width, steps * width) if case.batch_first else (batch * width, width)
-        x = contiguous_last_dim(x)
-        for layer in range(case.layers):
-            output = torch.empty(*x.shape[:2], width, dtype=self._dtype)
-            for direction in range(directions):
-                track = layer * directions + direction
-                gates, packed = self._gates_of(x, track, case.projected and layer == 0)
-                addresses = [start + track * size for start in starts]
-                out = Rows(output.data_ptr() + direction * hidden * output.element_size(), row_step, row_sequence)
-                self._recurrences[gates.dtype, direction == 1].forward(
-                    gates, packed, self._states(addresses, bool(first)), out, lengths, resets
-                )
-            x = output
-        return x, tuple(finals) if self._has_c else finals[0]
-
-    def _states(self, addresses: list[int], has_first: bool) -> States:
-        """Addresses of initial states, if there are any, and of final ones."""
-        if not self._has_c:
-            return States(addresses[0], 0, addresses[1]) if has_first else States(hn=addresses[0])
-        return States(*addresses) if has_first else States(0, 0, *addresses)
-
-    def _gates_of(self, x: Tensor, track: int, is_projected: bool) -> tuple[Tensor, Packed]:
-        """What a kernel reads of x, and the weights by which it multiplies."""
-        packed, direction = self._packed[track], track % self._case.directions
-        if is_projected:
-            width = x.shape[2] // self._case.directions
-            return x.narrow(2, direction * width, width), packed
-        if packed.w_ih is not None:
-            return x, packed
-        suffix = f"_l{track // self._case.directions}" + "_reverse" * direction
-        return self._gates(x, suffix), packed
-
-    def _run_layer(
-        self, lengths: Tensor | None, resets: Tensor | None, suffix: str, x: Tensor, is_projected: bool,
-        state: cells.GateTensors, reverse: bool,
-    ) -> tuple[Tensor, cells.GateTensors]:  # fmt: skip
-        """One layer in one direction, differentiable."""
-        h0, c0 = (*state, None, None)[:2]
-        gates, w_hh = x if is_projected else self._gates(x, suffix), self._weight("weight_hh", suffix)
-        assert w_hh is not None
-        recurrence = self._recurrences[gates.dtype, reverse]
-        output, h, c = recur(recurrence, gates, h0, c0, w_hh, self._weight("bias_hh", suffix), lengths, resets)
-        return output, (h, c)[: 1 + self._has_c]
-
-    def _gates(self, x: Tensor, suffix: str) -> Tensor:
-        """The gates' pre-activations W_ih x + b_ih, in the computing type."""
-        weight = self._weight("weight_ih", suffix)
-        assert weight is not None
-        return linear(x if x.dtype == self._compute else x.to(self._compute), weight, self._weight("bias_ih", suffix))
+        tracks = self._read() if self._tracks is None or torch.is_grad_enabled() else self._tracks
+        output, *final = self._stack(x, cells.unpack_state(state), tracks, lengths, resets, self._packed)
+        return output, tuple(final) if len(final) > 1 else final[0]

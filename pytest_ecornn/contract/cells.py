@@ -236,14 +236,14 @@ def reference(
             x_gates = linear(sequence, parameters["weight_ih"], parameters.get("bias_ih"))
         index = layer * case.directions + direction
         first = tuple(s[index] for s in initial) or (x.new_zeros(case.batch, case.hidden_size),) * len(cell.states)
-        output, final = _reference_layer(cell, x_gates, first, parameters, lengths, marks, reverse=bool(direction))
+        output, final = reference_layer(cell, x_gates, first, parameters, lengths, marks, reverse=bool(direction))
         outputs.append(output)
         finals.append(final)
     output = torch.cat(outputs, -1)
     return (output.transpose(0, 1) if case.batch_first else output), pack_state(cell, finals)
 
 
-def _reference_layer(
+def reference_layer(
     cell: Cell,
     x_gates: Tensor,
     state: GateTensors,

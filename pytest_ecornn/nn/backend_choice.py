@@ -22,6 +22,7 @@ from pytest_ecornn.contract import cells
 from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
 from pytest_ecornn.nn.autocast import autocast_of
 from pytest_ecornn.nn.calls import missing_transform
+from pytest_ecornn.nn.cpu_choice import FUSED, refusal_on_cpu
 from pytest_ecornn.nn.kernel_limits import is_static, next_power_of_2, refusal_of_sizes
 from pytest_ecornn.nn.module_candidates import (
     CallKind,
@@ -73,7 +74,8 @@ class BackendChooser:
         rows = input.data if isinstance(input, PackedSequence) else input
         if not isinstance(rows, Tensor):
             return _BY_TORCH
-        if not rows.is_cuda and not _is_run_by_kernels(rows.device) and module._backend != "persistent_gpu":
+        backend = module._backend
+        if backend not in ("persistent_gpu", FUSED) and not _is_run_by_kernels(rows.device):
             elsewhere = _elsewhere(module, rows.device)
             self.on_cpu = elsewhere if rows.is_cpu else self.on_cpu
             return elsewhere
@@ -90,6 +92,7 @@ class BackendChooser:
             torch._C._is_any_autocast_enabled() and torch.get_autocast_dtype(rows.device.type),
             dtype is torch.float32 and _rnn_precision(),
             type(rows),
+            rows.is_cpu and torch.get_num_threads(),
         )
         choice = self._choices.get(key)
         if choice is None:
@@ -157,6 +160,8 @@ def _elsewhere(module: Any, device: torch.device) -> Choice:
 def choose_untried(module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
     """The choice of a call whose kind the module does not remember. rows: the input, or a PackedSequence's data."""
     backend = module._backend
+    if backend == FUSED:
+        return _fused(module, input, rows, hx)
     choice = without_timing(module, input, rows, hx, checks_sizes=backend == "persistent_gpu")
     if choice is not None:
         return choice._replace(is_final=missing_transform() is None)
@@ -171,6 +176,15 @@ def choose_untried(module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
     return _until_compiled(choice) if is_final and timed.runs_after_compiling(decision.called) else choice
 
 
+def _fused(module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
+    """The choice of fused_cpu. Raises ValueError where it does not run the call; torch.nn says what is wrong with its form."""
+    if rows.numel() == 0 or not _has_right_dimensions(module, input, hx):
+        return _BY_TORCH
+    if reason := refusal_on_cpu(module, input, rows, hx):
+        raise ValueError(f"backend fused_cpu: {reason}")
+    return Choice(FUSED, FUSED, FUSED)
+
+
 def without_timing(module: Any, input: Any, rows: Tensor, hx: Any, checks_sizes: bool = True) -> Choice | None:
     """torch.nn, where it alone runs the call or says what is wrong with it, or None."""
     if rows.numel() == 0 or not _has_right_dimensions(module, input, hx):
@@ -183,6 +197,8 @@ def without_timing(module: Any, input: Any, rows: Tensor, hx: Any, checks_sizes:
 
 def choose_with_lengths(module: Any, input: Tensor, hx: Any) -> Choice:
     """The choice of a padded call with lengths, traced or not. Raises ValueError where a named backend does not run it."""
+    if module._backend == FUSED:
+        return _fused(module, input, input, hx)
     if (choice := without_timing(module, input, input, hx)) is not None:
         return choice
     if module._backend == "auto" and _is_forced("torch"):
@@ -251,7 +267,7 @@ def choose_traced(module: Any, input: Any, hx: Any) -> tuple[str, str]:
     rows = input.data if isinstance(input, PackedSequence) else input
     if not isinstance(rows, Tensor):
         return "torch", "torch"
-    choice = without_timing(module, input, rows, hx)
+    choice = _fused(module, input, rows, hx) if module._backend == FUSED else without_timing(module, input, rows, hx)
     if choice is not None:
         return choice.captured, choice.notes
     backend: str = module._backend

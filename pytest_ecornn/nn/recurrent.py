@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +31,13 @@ from pytest_ecornn.nn.quantization import qconfig_of
 from pytest_ecornn.nn.torch_op import run_as_op, runs_as_op
 from pytest_ecornn.nn.tracing import LEAF_MODULE
 
+if TYPE_CHECKING:
+    from pytest_ecornn.implementations.fused_cpu.stream import Stream
+
 __all__ = ["GRU", "LSTM", "RNN"]
 
 
-BACKENDS = ("auto", "heuristic", "persistent_gpu", "torch")
+BACKENDS = ("auto", "heuristic", "persistent_gpu", "fused_cpu", "torch")
 
 
 class _Recurrent(nn.RNNBase):
@@ -189,6 +192,21 @@ class _Recurrent(nn.RNNBase):
             value = qconfig_of(self, value)
         super().__setattr__(name, value)
 
+    def stream(self, batch: int = 1, weight_dtype: torch.dtype | None = None) -> Stream:
+        """Steps of this module on a CPU, each in a few microseconds: `output, state = stream(x, state)`.
+
+        batch: sequences, B. weight_dtype: in which the stream holds its copy of the weights, None for the computing type;
+        bfloat16 halves what large layers read, and rounds weights. The stream runs in evaluation: nothing is dropped. It has
+        the weights of now; call `Stream.update` where they have changed. Raises ValueError for both directions, proj_size,
+        parameters elsewhere than on a CPU, and dtypes that it does not have.
+        """
+        if self.bidirectional or self.proj_size:
+            reason = "bidirectional" if self.bidirectional else f"proj_size {self.proj_size}"
+            raise ValueError(f"expected one direction without projections, got {reason}")
+        from pytest_ecornn.implementations.fused_cpu.stream import make_stream
+
+        return make_stream(self, batch, weight_dtype)
+
     def to_torch(self) -> nn.RNNBase:
         """torch.nn's module in place of this one, with the same parameters, hooks and mode. torch.jit.script scripts it."""
         from pytest_ecornn import nn as own  # which imports this module
@@ -219,13 +237,23 @@ class _Recurrent(nn.RNNBase):
         layers = self.num_layers if self.dropout > 0 and self.training else 1
         size = len(parameters) // layers  # each layer's gradients are ready before the next one's are computed
         of_layers = [cast_parameters(parameters[at : at + size], x.device) for at in range(0, len(parameters), size)]
-        calls = [partial(run, weights=weights, lengths=lengths, how=how) for weights in of_layers]
+        calls = [_run_of(x.device, weights, lengths, how) for weights in of_layers]
         output, *final = run_layers(calls, x, first, self.dropout)
         return output, tuple(final) if len(final) > 1 else final[0]
 
     def _options(self, dtype: torch.dtype) -> RNNOptions:
         cell = self.mode.lower()
         return RNNOptions(cell, self.batch_first, self.bidirectional, projected=False, tf32=is_tf32(dtype))
+
+
+def _run_of(device: torch.device, weights: list[Tensor | None], lengths: Tensor | None, how: RNNOptions) -> Any:
+    """The kernels' function of x and initial states on a device."""
+    if device.type != "cpu":
+        return partial(run, weights=weights, lengths=lengths, how=how)
+    from pytest_ecornn.implementations.fused_cpu import module_call
+
+    options = how.cell, how.batch_first, how.bidirectional
+    return lambda x, first: module_call.run(x, first, weights, lengths, *options)
 
 
 _names_of: dict[tuple[int, bool], list[str]] = {}  # no lru_cache, into which torch.compile looks with a warning
@@ -250,7 +278,8 @@ def _are_on_one_device(input: Any, lengths: Any) -> bool:
 class RNN(_Recurrent):
     """torch.nn.RNN, tanh or relu, in its place: its arguments, parameters, state_dict, shapes and errors (`forward`).
 
-    backend: "auto", "heuristic" (which times nothing), or "persistent_gpu" or "torch" alone. Raises ValueError for another.
+    backend: "auto", "heuristic" (which times nothing), or "persistent_gpu", "fused_cpu" or "torch" alone. Raises ValueError for
+    another.
     """
 
     _torch_class = nn.RNN

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, wants_gradient
+from pytest_ecornn.implementations.fused_cpu.fields import PER_TRACK
 from pytest_ecornn.implementations.persistent_gpu.ops import CheckedCall
 from pytest_ecornn.nn.calls import run_layers
 from pytest_ecornn.nn.torch_op import FUNCTIONS
@@ -95,9 +96,13 @@ class ShortCalls:
             return
         if not can_skip_dispatch((*given, *weights)):
             return
-        run: _TorchCall | _KernelCall
+        run: _TorchCall | _KernelCall | _FusedCall
         if choice.called == "torch" and lengths is None:
             run = _TorchCall(module, x, self._zeros)
+        elif choice.called == "fused_cpu":
+            if lengths is not None or (module.training and module.dropout) or not all(one.is_contiguous() for one in given):
+                return
+            run = _FusedCall(module, x, wants_gradient((*given, *weights)))
         elif choice.called == "torch" or not all(one.is_contiguous() for one in given):
             return
         else:
@@ -125,7 +130,7 @@ def _key(module: Any, x: Tensor, hx: Any, lengths: Tensor | None) -> Hashable:
     return (
         x.shape, type(hx), lengths is None, x.requires_grad, module.training, module.dropout, module.batch_first,
         torch.is_grad_enabled(), torch._C._is_any_autocast_enabled(), torch._C._get_deterministic_algorithms(),
-        _rnn_precision(),
+        _rnn_precision(), torch.get_num_threads(),
     )  # fmt: skip
 
 
@@ -199,6 +204,33 @@ class _TorchCall:
             module.num_layers, module.dropout, module.training, module.bidirectional, module.batch_first,
         )  # fmt: skip
         return (results[0], results[1:]) if self._has_cells else results
+
+
+class _FusedCall:
+    """fused_cpu's call for a module, without dropout."""
+
+    __slots__ = ("_run", "_weights")
+
+    def __init__(self, module: Any, x: Tensor, trains: bool):
+        weights: list[Tensor | None] = module._flat_weights
+        if not module.bias:
+            weights = [one for i in range(0, len(weights), 2) for one in (*weights[i : i + 2], None, None)]
+        self._weights, self._run = weights, _fused_run(module, x, trains, len(weights) // PER_TRACK)
+
+    def __call__(self, module: Any, x: Tensor, hx: Any) -> Any:
+        output, *final = self._run(x, _states_of(hx), self._weights)
+        return output, tuple(final) if len(final) > 1 else final[0]
+
+
+def _fused_run(module: Any, x: Tensor, trains: bool, tracks: int) -> Callable[..., Sequence[Tensor]]:
+    """A function of x, states and weights, all without gaps where the call is short and wants no gradients."""
+    from pytest_ecornn.implementations.fused_cpu.module_call import run
+    from pytest_ecornn.implementations.fused_cpu.short_run import ShortRun
+
+    options = module.mode.lower(), module.batch_first, module.bidirectional
+    if trains or not ShortRun.is_for(x, module.batch_first) or not all(map(Tensor.is_contiguous, (x, *module._flat_weights))):
+        return lambda x, states, weights: run(x, states, weights, None, *options)
+    return ShortRun(options[0], module.hidden_size, x, *options[1:], tracks)
 
 
 class _KernelCall:

@@ -32,10 +32,8 @@ def built(text: str) -> Auto:
 @pytest.mark.parametrize(
     ("case", "delegate"),
     [
-        ("lstm-T5-B2-H4-float32", "torch_cpu"),
-        ("gru-T5-B2-H4-float64-training-ragged", "torch_cpu"),
-        ("gru-T5-B2-H4-bfloat16", "sequential"),
-        ("lstm-T5-B2-H4-float32-projected", "sequential"),
+        ("gru-T5-B2-H4-bfloat16", "fused_cpu"),
+        ("lstm-T5-B2-H4-float32-projected", "fused_cpu"),
         ("mingru-T64-B2-H4-float32-resets", "scan_cpu"),
     ],
 )
@@ -47,6 +45,14 @@ def test_one_candidate_runs_without_timing(case: str, delegate: str) -> None:
     assert auto.declared == chosen.declared
     assert auto.deterministic == chosen.deterministic
     assert auto.cost(Case.parse(case)) == chosen.cost(Case.parse(case))
+
+
+@pytest.mark.parametrize("case", ["lstm-T5-B2-H4-float32", "gru-T5-B2-H4-float64-training-ragged"])
+def test_layers_on_a_cpu_are_timed_beside_torch_nn(case: str) -> None:
+    auto = built(case)
+    assert auto.delegate in ("fused_cpu", "torch_cpu")
+    assert "measured; fused_cpu " in auto.notes()
+    assert ", torch_cpu " in auto.notes()
 
 
 @pytest.mark.parametrize("case", ["mingru-T2-B2-H4-float32", "minlstm_positive-T1-B2-H4-bfloat16-training-state"])
