@@ -12,11 +12,19 @@ from torch.nn.functional import linear
 from pytest_ecornn.contract import Case, State, Weights, cells
 from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, wants_gradient
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim
-from pytest_ecornn.implementations.fused_cpu.layout import Packed, packed_for
+from pytest_ecornn.implementations.fused_cpu.layout import FEW_SEQUENCES, Packed, packed_for
 from pytest_ecornn.implementations.fused_cpu.ops import recur
 from pytest_ecornn.implementations.fused_cpu.recurrence import Recurrence, Rows, States
 
 FEW_ROWS = 8  # steps times sequences, up to which the kernel multiplies by W_ih too
+
+
+def takes_inputs(rows: int, batch: int, w_ih: Tensor) -> bool:
+    """Whether the kernel multiplies by W_ih too, step by step: what fits in the first-level caches is read there again.
+
+    rows: steps times sequences. More sequences share what is read.
+    """
+    return rows <= FEW_ROWS or w_ih.numel() <= (2**13 if batch <= FEW_SEQUENCES else 2**16)
 
 
 class TrackWeights(NamedTuple):
@@ -95,7 +103,7 @@ class Stack:
         batch = x.shape[0 if self._batch_first else 1]
         if track.w_ih is None:
             x = self._part(x, direction)
-        elif x.shape[0] * x.shape[1] > FEW_ROWS:
+        elif not takes_inputs(x.shape[0] * x.shape[1], batch, track.w_ih):
             x = track.gates(x)
         else:
             return x, packed or packed_for(batch, track.w_hh, track.b_hh, track.w_ih, track.b_ih)
@@ -140,17 +148,19 @@ class CaseStack:
         self._compute = torch.promote_types(dtype, torch.float32)
         self._stack = Stack(case.cell, case.hidden_size, dtype, case.batch_first, case.bidirectional, threads)
         self._packed: list[Packed] = []
-        takes_x = case.projected or (case.steps * case.batch <= FEW_ROWS and not case.training)
-        self._stack.compile(dtype if takes_x else self._compute, case.training)
         self._tracks: list[TrackWeights] | None = None
         if not case.training:
             with torch.no_grad():
                 self._tracks = self._read()
-                is_short = case.steps * case.batch <= FEW_ROWS
-                self._packed = [
-                    packed_for(case.batch, track.w_hh, track.b_hh, track.w_ih if is_short else None, track.b_ih)
-                    for track in self._tracks
-                ]
+                self._packed = [self._pack(track) for track in self._tracks]
+        first = self._packed[0] if self._packed else None
+        takes_x = case.projected or (first is not None and first.w_ih is not None)
+        self._stack.compile(dtype if takes_x else self._compute, case.training)
+
+    def _pack(self, track: TrackWeights) -> Packed:
+        batch = self._case.batch
+        is_kernels = track.w_ih is not None and takes_inputs(self._case.steps * batch, batch, track.w_ih)
+        return packed_for(batch, track.w_hh, track.b_hh, track.w_ih if is_kernels else None, track.b_ih)
 
     def _read(self) -> list[TrackWeights]:
         """The parameters in the computing type, their patterns applied."""
