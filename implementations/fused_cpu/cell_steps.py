@@ -1,4 +1,4 @@
-"""One step of LSTM, GRU and RNN on a row, forward and backward, in vectors of units: for Numba kernels.
+"""One step of a cell on a row, forward and backward, in vectors of units: for Numba kernels. Of minGRU and minLSTM forward.
 
 Equations and order of gates: torch.nn's. x: W_ih x + b_ih. sums: W_hh h + b_hh. Gates lie in blocks of H.
 """
@@ -137,6 +137,55 @@ def relu(row: Row) -> None:
 @_step(*_FORWARD)
 def relu_saving(row: Row) -> None:
     _rnn(row, True, _relu)
+
+
+def _positive(x: Lanes) -> Lanes:
+    """g of arXiv 2410.01201, appendix B."""
+    return x.sigmoid().where(x.less(0.0), x + 0.5)
+
+
+def _as_is(x: Lanes) -> Lanes:
+    return x
+
+
+def _mingru(row: Row, candidate: Callable[[Lanes], Lanes]) -> None:
+    z = row.load("x")
+    h = (-z).sigmoid() * row.load("h") + z.sigmoid() * candidate(row.load("x", 1))
+    row.store(h, "h")
+    row.store(h, "out")
+
+
+def _minlstm(row: Row, candidate: Callable[[Lanes], Lanes]) -> None:
+    """f / (f + i) = u / (u + v) for u = 1 / i and v = 1 / f, both divided by the larger of e^-f, e^-i and 1."""
+    f, i = (row.load("x", gate).bounded(1e30) for gate in range(2))
+    u, v = (-i.absolute()).exp() + 1.0, (-f.absolute()).exp() + 1.0
+    difference = i.where(i.less(0.0), 0.0) - f.where(f.less(0.0), 0.0)
+    scale = (-difference.absolute()).exp()
+    is_less = difference.less(0.0)
+    u, v = u.where(is_less, u * scale), (v * scale).where(is_less, v)
+    h = (u * row.load("h") + v * candidate(row.load("x", 2))) / (u + v)
+    row.store(h, "h")
+    row.store(h, "out")
+
+
+@_step(*_FORWARD)
+def mingru(row: Row) -> None:
+    _mingru(row, _as_is)
+
+
+@_step(*_FORWARD)
+def mingru_positive(row: Row) -> None:
+    _mingru(row, _positive)
+
+
+@_step(*_FORWARD)
+def minlstm(row: Row) -> None:
+    _minlstm(row, _as_is)
+
+
+@_step(*_FORWARD)
+def minlstm_positive(row: Row) -> None:
+    _minlstm(row, _positive)
 
 
 @_step(*_BACKWARD)

@@ -37,10 +37,12 @@ def pack_bias(bias: Tensor | None, weight: Tensor) -> Tensor:
 class Packed(NamedTuple):
     """Weights of a layer in one direction, in the computing type. w_ih, b_ih: None where x holds pre-activations.
 
+    w_hh, b_hh: None of a cell that multiplies no state.
+
     is_packed: or as torch has them, [N, K] without gaps, and None for no bias.
     """
 
-    w_hh: Tensor
+    w_hh: Tensor | None
     b_hh: Tensor | None
     w_ih: Tensor | None = None
     b_ih: Tensor | None = None

@@ -9,7 +9,8 @@ Layout  x [T, B, G*H], or x [T, B, I] where the kernel multiplies by W_ih too; a
 Launch  a task is up to ROWS sequences over all steps; threads take tasks from a counter. WORK: `layout.work_elements`.
 Cost    a step reads W_hh once a task: from the second-level cache up to H 128, beyond from the third.
 Limits  none but memory.
-Order   a sum over k has two parts for one row, of even and odd k, one part for more rows. Nothing depends on threads.
+Order   a sum over k has two parts for one row, of even and odd k, one part for more rows. So bits depend
+        on which rows of a task are alone, and by the tasks' sizes on the number of threads.
 """
 
 from __future__ import annotations
@@ -173,7 +174,8 @@ def forward(raw: Any, x: Any, out: Any, weights: Any, step: Any, saving_step: An
                     copy_row(x, raw[X], t * raw[X_T] + b * raw[X_B], at(every_x, b * x_depth), inputs)
             if raw[PACKED] != 0:
                 sums = at(every_sum, first * width)
-                multiply(w_hh, gates * hidden, depth, at(every_h, first * depth), depth, b_hh, 0, sums, width, last - first)
+                if raw[W_HH] != 0:
+                    multiply(w_hh, gates * hidden, depth, at(every_h, first * depth), depth, b_hh, 0, sums, width, last - first)
                 if inputs != 0:
                     products, rows = at(every_product, first * width), at(every_x, first * x_depth)
                     multiply(w_ih, gates * hidden, x_depth, rows, x_depth, b_ih, 0, products, width, last - first)
@@ -270,7 +272,7 @@ def backward(raw: Any, d_out: Any, weights: Any, step: Any) -> None:
 
 @cache
 def kernel(kind: str, cell: str, x_dtype: str, dtype: str, weight_dtype: str) -> Any:
-    """A function void(int64*) compiled for "forward" or "backward".
+    """A function void(int64*) compiled for "forward" or "backward"; of minGRU and minLSTM, for streams, "forward" alone.
 
     dtypes: of x, of outputs and states, and of packed weights. It takes tasks until none is left.
     """
@@ -286,8 +288,16 @@ def kernel(kind: str, cell: str, x_dtype: str, dtype: str, weight_dtype: str) ->
             step, saving_step, backward_step = cell_steps.gru, cell_steps.gru_saving, cell_steps.gru_backward
         elif cell == "rnn_tanh":
             step, saving_step, backward_step = cell_steps.tanh, cell_steps.tanh_saving, cell_steps.tanh_backward
-        else:
+        elif cell == "rnn_relu":
             step, saving_step, backward_step = cell_steps.relu, cell_steps.relu_saving, cell_steps.relu_backward
+        elif cell == "mingru":
+            step = saving_step = backward_step = cell_steps.mingru
+        elif cell == "mingru_positive":
+            step = saving_step = backward_step = cell_steps.mingru_positive
+        elif cell == "minlstm":
+            step = saving_step = backward_step = cell_steps.minlstm
+        else:
+            step = saving_step = backward_step = cell_steps.minlstm_positive
         weights, out = pointer(raw[W_HH], weight_element), pointer(raw[OUT], element)
         if kind == "forward":
             forward(raw, pointer(raw[X], x_element), out, weights, step, saving_step)

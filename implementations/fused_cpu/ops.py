@@ -83,7 +83,9 @@ def run_backward(
     d_sums = old.new_empty(d_x.shape) if recurrence.cell == "gru" else d_x
     d_h0, d_c0 = old.new_empty(batch, hidden), old.new_empty((batch, hidden) if has_c else 0)
     if not old.numel():
-        return d_x, d_h0.zero_(), d_c0.zero_(), old.new_zeros(width, hidden), old.new_zeros(width)
+        for target, source in ((d_h0, d_h), (d_c0, d_c)):
+            target.zero_() if source is None or not target.numel() else target.copy_(source)
+        return d_x, d_h0, d_c0, old.new_zeros(width, hidden), old.new_zeros(width)
     if d_output is None:
         d_output = old.new_zeros(hidden, dtype=recurrence.dtype).expand(old.shape)
     d_h, d_c = (None if state is None else state.to(recurrence.compute).contiguous() for state in (d_h, d_c if has_c else None))

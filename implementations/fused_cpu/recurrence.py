@@ -176,8 +176,8 @@ class Recurrence:
         row_step, row_sequence = (1, steps) if self.batch_first else (batch, 1)
         reset_rows = Rows(0, 0, 0) if resets is None else self.rows(resets)
         return array("q", (
-            0, -(-batch // rows), rows, steps, batch, self.hidden, inputs, self.gates, SAVED[self.cell], self.reverse,
-            work.data_ptr(), packed.w_hh.data_ptr(), address(packed.w_ih), address(packed.b_hh), address(packed.b_ih),
+            0, -(-batch // rows), rows, steps, batch, self.hidden, inputs, self.gates, SAVED.get(self.cell, 0), self.reverse,
+            work.data_ptr(), address(packed.w_hh), address(packed.w_ih), address(packed.b_hh), address(packed.b_ih),
             row_step, row_sequence, *x_rows, *out, *states,
             *((0, 0) if saved is None else (saved.values.data_ptr(), saved.old.data_ptr())), *gradients,
             address(lengths), *reset_rows, packed.is_packed,

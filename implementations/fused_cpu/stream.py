@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,22 +31,15 @@ class StreamOptions(NamedTuple):
     weight_dtype: torch.dtype
 
 
-class _LayerWeights(NamedTuple):
-    w_hh: Tensor
-    b_hh: Tensor
-    w_ih: Tensor
-    b_ih: Tensor
-
-
 class Stream:
-    """Steps of RNN, LSTM or GRU in one direction: `output, state = stream(x, state)`.
+    """Steps of a recurrent module in one direction: `output, state = stream(x, state)`.
 
     It has the weights of the moment it was made; `update` reads them again. It runs on the calling thread. Threads need a
     stream each. Dropout is off. After `warm_up` a call with `out`, or one of `bound`, takes no lock, compiles nothing and
     allocates no array.
     """
 
-    _packed: list[_LayerWeights]
+    _packed: list[Packed]
 
     def __init__(self, options: StreamOptions, weights: Callable[[], Mapping[str, Tensor]]):
         """weights: called for torch.nn's parameters. Raises ValueError for sizes, dtypes and devices that no stream has."""
@@ -79,23 +72,30 @@ class Stream:
                 raise ValueError(f"expected parameters on the CPU, got {next(iter(weights.values())).device}")
             packed = [self._pack(weights, f"_l{layer}") for layer in range(self._options.layers)]
             for own, new in zip(self._packed, packed, strict=bool(self._packed)):
-                for target, source in zip(own, new, strict=True):
-                    target.copy_(source)
+                for target, source in zip(own[:-1], new[:-1], strict=True):
+                    if target is not None and source is not None:
+                        target.copy_(source)
         self._packed = self._packed or packed
 
-    def _pack(self, weights: Mapping[str, Tensor], suffix: str) -> _LayerWeights:
+    def _pack(self, weights: Mapping[str, Tensor], suffix: str) -> Packed:
+        """A layer's weights; without W_hh of a cell that has none."""
         compute, dtype = self._recurrence.compute, self._options.weight_dtype
-        w_hh, w_ih = (weights[name + suffix].to(compute) for name in ("weight_hh", "weight_ih"))
-        b_hh, b_ih = (weights.get(name + suffix) for name in ("bias_hh", "bias_ih"))
-        biases = [pack_bias(None if bias is None else bias.to(compute), w_hh).clone() for bias in (b_hh, b_ih)]
-        return _LayerWeights(pack(w_hh.to(dtype)), biases[0], pack(w_ih.to(dtype)), biases[1])
+        packed: dict[str, Tensor | None] = {}
+        for end in ("_hh", "_ih"):
+            matrix, bias = weights.get(f"weight{end}{suffix}"), weights.get(f"bias{end}{suffix}")
+            if matrix is None:
+                packed |= {f"w{end}": None, f"b{end}": None}
+            else:
+                padded = pack_bias(None if bias is None else bias.to(compute), matrix.to(compute))
+                packed |= {f"w{end}": pack(matrix.to(compute).to(dtype)), f"b{end}": padded.clone()}
+        return Packed(**packed)  # type: ignore[arg-type]
 
     def _make_fields(self) -> list[array[int]]:
         """The fields of each layer's launch, but for what a call is given."""
         batch, hidden = self._options.batch, self._options.hidden_size
         layers = [
             self._recurrence.fields(
-                1, batch, batch, inputs, self._work, Packed(*packed), Rows(0, 0, inputs), Rows(0, 0, hidden), States()
+                1, batch, batch, inputs, self._work, packed, Rows(0, 0, inputs), Rows(0, 0, hidden), States()
             )
             for inputs, packed in zip([self._options.input_size, *[hidden] * len(self._between)], self._packed, strict=True)
         ]
@@ -180,15 +180,13 @@ class Stream:
         return f"expected {name} as {shape} of {self._options.dtype}, contiguous on the CPU, got {kind}"
 
 
-def make_stream(module: nn.RNNBase, batch: int, weight_dtype: torch.dtype | None) -> Stream:
-    """A stream of a module of one direction, with parameters of one dtype."""
+def make_stream(module: nn.Module, cell: str, names: Sequence[str], batch: int, weight_dtype: torch.dtype | None) -> Stream:
+    """A stream of a module of one direction. names: of its parameters, which are of one dtype."""
 
     def weights() -> dict[str, Tensor]:
-        return {name: getattr(module, name) for name in module._flat_weights_names}  # computed where parametrized
+        return {name: getattr(module, name) for name in names}  # computed where parametrized
 
-    dtype = weights()["weight_hh_l0"].dtype
-    computed = torch.promote_types(dtype, torch.float32)
-    options = StreamOptions(
-        module.mode.lower(), module.input_size, module.hidden_size, module.num_layers, batch, dtype, weight_dtype or computed
-    )
+    dtype = weights()["weight_ih_l0"].dtype
+    sizes = module.input_size, module.hidden_size, module.num_layers
+    options = StreamOptions(cell, *sizes, batch, dtype, weight_dtype or torch.promote_types(dtype, torch.float32))  # type: ignore[arg-type]
     return Stream(options, weights)

@@ -205,7 +205,7 @@ class _Recurrent(nn.RNNBase):
             raise ValueError(f"expected one direction without projections, got {reason}")
         from pytest_ecornn.implementations.fused_cpu.stream import make_stream
 
-        return make_stream(self, batch, weight_dtype)
+        return make_stream(self, self.mode.lower(), self._flat_weights_names, batch, weight_dtype)
 
     def to_torch(self) -> nn.RNNBase:
         """torch.nn's module in place of this one, with the same parameters, hooks and mode. torch.jit.script scripts it."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from numbers import Real
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,9 @@ from pytest_ecornn.nn.autocast import autocast_of
 from pytest_ecornn.nn.calls import lengths_beside, missing_transform, only_vmap_is_active, run_packed
 from pytest_ecornn.nn.tracing import LEAF_MODULE, constant_in_graphs, exports_onnx, is_recorded, outside_of_graphs, untraced
 from pytest_ecornn.reference.precision import current, is_autocast
+
+if TYPE_CHECKING:
+    from pytest_ecornn.implementations.fused_cpu.stream import Stream
 
 SCANS: Mapping[str, type[Implementation]] = {"scan_cpu": ScanCpu, "scan_gpu": ScanGpu, "scan_torch": ScanTorch}
 BACKENDS = ("auto", "heuristic", *SCANS, "loop")
@@ -164,6 +167,15 @@ class _Scan(nn.Module):
     def notes(self) -> str:
         """Returns what ran the last call, and why: the times that decided, or what the scans do not run."""
         return self._notes
+
+    def stream(self, batch: int = 1, weight_dtype: torch.dtype | None = None) -> Stream:
+        """Steps of this module on a CPU, as LSTM's `stream`. Raises ValueError for both directions, and as that does."""
+        if self.bidirectional:
+            raise ValueError("expected one direction without projections, got bidirectional")
+        from pytest_ecornn.implementations.fused_cpu.stream import make_stream
+
+        names = [name for layer in range(self.num_layers) for name in names_of(self, layer)]
+        return make_stream(self, self.cell, names, batch, weight_dtype)
 
     def extra_repr(self) -> str:
         options = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}

@@ -1,4 +1,4 @@
-"""`stream()` of RNN, LSTM and GRU: one step a call on a CPU, beside torch.nn's own steps."""
+"""`stream()` of RNN, LSTM, GRU, MinGRU and MinLSTM: one step a call on a CPU, beside torch.nn's own steps."""
 
 from __future__ import annotations
 
@@ -90,6 +90,19 @@ def test_a_state_may_be_written_in_place(kind: str) -> None:
         assert stream(row, state, out=(y, state)) == (y, state)
         torch.testing.assert_close(y, output, rtol=0, atol=0)
     torch.testing.assert_close(states, flat(final), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["MinGRU", "MinLSTM"])
+@pytest.mark.parametrize("positive", [False, True])
+def test_scans_step_as_their_modules_run(kind: str, positive: bool) -> None:
+    torch.manual_seed(0)
+    module = getattr(own, kind)(5, 19, 2, positive=positive, backend="loop", dtype=torch.float64)
+    x = 4 * torch.randn(6, 3, 5, dtype=torch.float64)
+    x[2, 0], x[3, 1] = 300, -300  # gates that underflow
+    with torch.no_grad():
+        expected, final = module(x)
+    output, state = steps_of(module.stream(3), x)
+    torch.testing.assert_close([output, state], [expected, final], rtol=0, atol=1e-11)
 
 
 def test_a_bound_step_reads_and_writes_the_same_memory() -> None:
@@ -207,6 +220,8 @@ def test_what_does_not_fit_raises(x: Any, state: Any, expected: str) -> None:
 def test_modules_without_a_stream_say_so() -> None:
     with pytest.raises(ValueError, match="got bidirectional"):
         own.LSTM(4, 6, bidirectional=True).stream()
+    with pytest.raises(ValueError, match="got bidirectional"):
+        own.MinGRU(4, 6, bidirectional=True).stream()
     with pytest.raises(ValueError, match="got proj_size 3"):
         own.LSTM(4, 6, proj_size=3).stream()
     with pytest.raises(ValueError, match="expected batch as 1 or more, got 0"):
