@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import DTYPES
+from pytest_ecornn.implementations._common.padding import zero_padding
 from pytest_ecornn.implementations._common.recurrent_problem import NN_CELLS
 from pytest_ecornn.implementations.fused_cpu.fields import PER_TRACK
 from pytest_ecornn.implementations.fused_cpu.stack import Stack, TrackWeights
@@ -44,7 +45,10 @@ def run(
 
     x: [T, B, I], or [B, T, I] with `batch_first`, on a CPU. first: initial states [L*D, B, H], () for zeros. weights: of each
     layer and direction weight_ih, weight_hh, bias_ih and bias_hh (None for none), as torch.nn has them. lengths: int64 [B].
+    Nothing depends on x in the padding, where the output and x's gradient are 0.
     """
     hidden = next(one.shape[1] for one in weights[1:2] if one is not None)
     stack = stack_of(cell, hidden, x.dtype, batch_first, bidirectional)
+    if lengths is not None and torch.is_grad_enabled():  # else what the padding holds would be in the weights' gradients
+        x = zero_padding(x, lengths, batch_first)
     return stack(x, first, tracks_of(weights, x.dtype), lengths)

@@ -25,6 +25,7 @@ from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.nn.autocast import autocast_of, cast_parameters
 from pytest_ecornn.nn.backend_choice import BackendChooser, choose_traced, choose_with_lengths
 from pytest_ecornn.nn.calls import decompose_in_transforms, is_in_vmap, lengths_beside, map_states, run_layers, run_packed
+from pytest_ecornn.nn.cpu_choice import FUSED
 from pytest_ecornn.nn.lengths_by_torch import batched_states, run_by_torch
 from pytest_ecornn.nn.module_candidates import is_tf32
 from pytest_ecornn.nn.quantization import qconfig_of
@@ -119,14 +120,14 @@ class _Recurrent(nn.RNNBase):
             if runs_as_op(self, input, hx):
                 return self._run_as_op(input, hx, lengths)
             return run_by_torch(self, input, hx, lengths)
-        results = self._run(input, hx, lengths)
+        results = self._run(input, hx, lengths, choice.called)
         if may_be_short:
             chooser.remember(self, input, hx, given, choice)
         return results
 
     def _forward_by(self, backend: str, input: Any, hx: Any, has_weights: bool = True) -> Any:
         if backend != "torch":
-            return self._forward_with(self._run, input, hx)
+            return self._forward_with(partial(self._run, backend=backend), input, hx)
         if runs_as_op(self, input, hx):
             return self._forward_with(self._run_as_op, input, hx)
         return self._forward_by_torch(input, hx, has_weights)
@@ -227,8 +228,10 @@ class _Recurrent(nn.RNNBase):
         self._check(x, hx)
         return run_as_op(self, x, hx, lengths)
 
-    def _run(self, x: Tensor, hx: State, lengths: Tensor | None = None) -> tuple[Tensor, State]:
-        """x: [T, B, I], or [B, T, I] with `batch_first`. lengths: int64 [B] on any device."""
+    def _run(
+        self, x: Tensor, hx: State, lengths: Tensor | None = None, backend: str = "persistent_gpu"
+    ) -> tuple[Tensor, State]:
+        """x: [T, B, I], or [B, T, I] with `batch_first`. lengths: int64 [B] on any device. backend: whose kernels run."""
         self._check(x, hx)
         cast, lengths = autocast_of(x.device), None if lengths is None else lengths.to(x.device, non_blocking=True)
         x, first, how = cast(x), [cast(state) for state in cells.unpack_state(hx)], self._options(x.dtype)
@@ -237,7 +240,7 @@ class _Recurrent(nn.RNNBase):
         layers = self.num_layers if self.dropout > 0 and self.training else 1
         size = len(parameters) // layers  # each layer's gradients are ready before the next one's are computed
         of_layers = [cast_parameters(parameters[at : at + size], x.device) for at in range(0, len(parameters), size)]
-        calls = [_run_of(x.device, weights, lengths, how) for weights in of_layers]
+        calls = [_run_of(backend, weights, lengths, how) for weights in of_layers]
         output, *final = run_layers(calls, x, first, self.dropout)
         return output, tuple(final) if len(final) > 1 else final[0]
 
@@ -246,9 +249,9 @@ class _Recurrent(nn.RNNBase):
         return RNNOptions(cell, self.batch_first, self.bidirectional, projected=False, tf32=is_tf32(dtype))
 
 
-def _run_of(device: torch.device, weights: list[Tensor | None], lengths: Tensor | None, how: RNNOptions) -> Any:
-    """The kernels' function of x and initial states on a device."""
-    if device.type != "cpu":
+def _run_of(backend: str, weights: list[Tensor | None], lengths: Tensor | None, how: RNNOptions) -> Any:
+    """A backend's function of x and initial states."""
+    if backend != FUSED:
         return partial(run, weights=weights, lengths=lengths, how=how)
     from pytest_ecornn.implementations.fused_cpu import module_call
 

@@ -80,10 +80,14 @@ def test_lengths_are_those_of_packed_sequences(cell: str) -> None:
     rows = [torch.randn(length, 3, dtype=torch.float64) for length in (6, 4, 1)]
     x = torch.nn.utils.rnn.pad_sequence(rows, padding_value=float("nan"))
     for _ in range(3):
-        output, final = module(x, lengths=[6, 4, 1])
+        given = x.clone().requires_grad_()
+        output, final = module(given, lengths=[6, 4, 1])
         packed, expected = reference(pack_sequence(rows))
         padded, _ = torch.nn.utils.rnn.pad_packed_sequence(packed)
         torch.testing.assert_close(flat((output, final)), flat((padded, expected)), rtol=0, atol=1e-12)
+        of_x, *of_weights = torch.autograd.grad(output.cos().sum(), [given, *module.parameters()])
+        torch.testing.assert_close(of_weights, [*torch.autograd.grad(padded.cos().sum(), reference.parameters())])
+        assert not of_x[x.isnan().any(-1)].any()
 
 
 @pytest.mark.parametrize("cell", CELLS)
