@@ -27,7 +27,7 @@ from tests.helpers import peer_doubles
 # Cases, and a pattern of the reason; nothing where the case is run.
 REFUSED: dict[type[Implementation], str] = {
     Auto: """
-lstm-T2-B2-H4-float32-tf32 no candidate runs it: torch_cpu TF32 is a GPU's precision; sequential *
+lstm-T2-B2-H4-float32-tf32 no candidate runs it: fused_cpu TF32 is a GPU's precision; torch_cpu TF32 *; sequential *
 """,
     Cudnn: """
 mingru-T2-B2-H4-float32-cuda torch.nn has no mingru
