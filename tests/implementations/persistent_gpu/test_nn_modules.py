@@ -647,7 +647,7 @@ def test_arguments_are_torch_nns() -> None:
         (
             pytest_ecornn.nn.GRU,
             {"backend": "cudnn"},
-            "expected backend as one of auto, heuristic, persistent_gpu, torch, got 'cudnn'",
+            "expected backend as one of auto, heuristic, persistent_gpu, fused_cpu, torch, got 'cudnn'",
         ),
         (pytest_ecornn.nn.RNN, {"nonlinearity": "gelu"}, "Unknown nonlinearity 'gelu'"),
         (pytest_ecornn.nn.GRU, {"proj_size": 2}, "proj_size argument is only supported for LSTM"),
