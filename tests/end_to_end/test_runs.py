@@ -161,7 +161,8 @@ def test_workers_give_the_same_rows_as_one_process(foreign: Foreign) -> None:
     assert statuses(foreign) == statuses(foreign, "-n", "2")
     compare = [str(Path(sys.executable).parent / "pytest-benchmark"), "compare", "reports/local/benchmark.json"]
     table = subprocess.run(compare, cwd=foreign.path, capture_output=True, text=True, check=True)
-    assert f"benchmark '{samples.CASE}': 5 tests" in table.stdout  # of auto, fused_cpu, sequential, torch_cell_loop and torch_cpu
+    # Of auto, fused_cpu, sequential, torch_cell_loop and torch_cpu.
+    assert f"benchmark '{samples.CASE}': 5 tests" in table.stdout
     assert "sequential" in table.stdout
 
 
