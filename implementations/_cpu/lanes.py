@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 from numba.core import cgutils
 
 from pytest_ecornn.implementations._cpu.exponential import EXP, LOG2E
-from pytest_ecornn.implementations._cpu.memory import BITS, FLOATS, computed, lane_type, narrow, widen
+from pytest_ecornn.implementations._cpu.memory import BITS, FLOATS, computed, lane_type, load_lanes, narrow
 
 VECTOR_BYTES = 32  # of a formula's vectors: more lanes would leave more elements to the scalar loop
 _FUSED = ("contract",)  # lets LLVM make a fused multiply-add, and assume nothing else
@@ -37,7 +36,7 @@ class Lanes:
 
     def constant(self, value: float) -> Lanes:
         lanes = [value] * self.count
-        return self._with(ir.Constant(lane_type(_float_of(self.kind), self.count), value if self.count == 1 else lanes))
+        return self._with(ir.Constant(lane_type(FLOATS[self.kind.bitwidth], self.count), value if self.count == 1 else lanes))
 
     def __add__(self, other: Any) -> Lanes:
         return self._with(self.builder.fadd(self.value, self._other(other), flags=_FUSED))
@@ -127,10 +126,6 @@ def _polynomial(r: Lanes, coefficients: Any) -> Lanes:
     return value
 
 
-def _float_of(kind: Any) -> Any:
-    return FLOATS[kind.bitwidth]
-
-
 class Elements:
     """Access to arrays at the element that a loop has reached, several at a time."""
 
@@ -139,23 +134,16 @@ class Elements:
 
     def load(self, start: Any, element: Any, block: Any = None) -> Lanes:
         """start: a pointer to elements of the Numba type `element`. block: elements to skip, or None."""
-        raw = _storage_of(element)
-        address = self.builder.bitcast(self._address(start, block), ir.PointerType(lane_type(raw, self.count)))
-        value = widen(self.builder, element, self.builder.load(address, align=element.bitwidth // 8), self.count)
+        value = load_lanes(self.builder, element, start, self._index(block), self.count)
         return Lanes(self.builder, self.kind, self.count, value)
 
     def store(self, lanes: Lanes, start: Any, element: Any, block: Any = None) -> None:
         value = narrow(self.builder, element, lanes.value, self.count)
-        address = self.builder.bitcast(self._address(start, block), ir.PointerType(value.type))
-        self.builder.store(value, address, align=element.bitwidth // 8)
+        address = self.builder.gep(start, [self._index(block)], inbounds=True)
+        self.builder.store(value, self.builder.bitcast(address, ir.PointerType(value.type)), align=element.bitwidth // 8)
 
-    def _address(self, start: Any, block: Any) -> Any:
-        index = self.index if block is None else self.builder.add(self.index, block)
-        return self.builder.gep(start, [index], inbounds=True)
-
-
-def _storage_of(element: Any) -> Any:
-    return FLOATS[element.bitwidth] if isinstance(element, types.Float) else ir.IntType(element.bitwidth)
+    def _index(self, block: Any) -> Any:
+        return self.index if block is None else self.builder.add(self.index, block)
 
 
 def for_elements(builder: Any, element: Any, total: Any, formula: Callable[[Elements], None]) -> None:

@@ -63,6 +63,13 @@ def narrow(builder: Any, element: Any, value: Any, lanes: int = 1) -> Any:
     return value
 
 
+def load_lanes(builder: Any, element: Any, start: Any, index: Any, lanes: int) -> Any:
+    """Emits the load of `lanes` elements from `index` of a pointer to the storage type `element`, in the computing type."""
+    raw = FLOATS[element.bitwidth] if isinstance(element, types.Float) else ir.IntType(element.bitwidth)
+    address = builder.bitcast(builder.gep(start, [index], inbounds=True), ir.PointerType(lane_type(raw, lanes)))
+    return widen(builder, element, builder.load(address, align=element.bitwidth // 8), lanes)
+
+
 @intrinsic
 def pointer(typingctx: Any, address: Any, dtype: Any) -> Any:
     """The integer `address` as a pointer to elements of the NumPy `dtype`."""

@@ -4,4 +4,3 @@
 (NEXT, TASKS, ROWS, STEPS, BATCH, HIDDEN, INPUT, GATES, SAVED_BLOCKS, REVERSE, WORK, W_HH, W_IH, B_HH, B_IH,
  ROW_T, ROW_B, X, X_T, X_B, OUT, OUT_T, OUT_B, H0, C0, HN, CN, SAVED, OLD, DX, DSUMS,
  LENGTHS, RESETS, RESETS_T, RESETS_B, PACKED) = range(36)  # fmt: skip
-PER_TRACK = 4  # parameters of a layer in one direction: weight_ih, weight_hh, bias_ih, bias_hh

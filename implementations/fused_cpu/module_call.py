@@ -8,21 +8,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract import DTYPES
 from pytest_ecornn.implementations._common.padding import zero_padding
-from pytest_ecornn.implementations._common.recurrent_problem import NN_CELLS
-from pytest_ecornn.implementations.fused_cpu.fields import PER_TRACK
+from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.fused_cpu.stack import Stack, TrackWeights
 
 _stack = lru_cache(maxsize=256)(Stack)
-
-
-def refusal(cell: str, dtype: torch.dtype) -> str | None:
-    """Why the kernels do not run a cell in a dtype, or None."""
-    if cell not in NN_CELLS:
-        return f"expected a cell of {', '.join(NN_CELLS)}, got {cell}"
-    name = str(dtype).removeprefix("torch.")
-    return None if name in DTYPES else f"expected a dtype of {', '.join(DTYPES)}, got {name}"
 
 
 def stack_of(cell: str, hidden: int, dtype: torch.dtype, batch_first: bool, bidirectional: bool) -> Stack:
@@ -34,7 +24,7 @@ def tracks_of(weights: Sequence[Tensor | None], dtype: torch.dtype) -> list[Trac
     """Each track's parameters in the computing type of `dtype`. weights: weight_ih, weight_hh, bias_ih, bias_hh of each."""
     compute = torch.promote_types(dtype, torch.float32)
     cast = [one if one is None or one.dtype == compute else one.to(compute) for one in weights]
-    return [TrackWeights(*cast[at : at + PER_TRACK]) for at in range(0, len(cast), PER_TRACK)]  # type: ignore[arg-type]
+    return [TrackWeights(*cast[at : at + len(PARAMETERS)]) for at in range(0, len(cast), len(PARAMETERS))]  # type: ignore[arg-type]
 
 
 def run(

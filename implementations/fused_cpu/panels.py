@@ -16,7 +16,17 @@ from numba.extending import intrinsic
 
 from pytest_ecornn.implementations._cpu.compile import inline
 from pytest_ecornn.implementations._cpu.lanes import VECTOR_BYTES
-from pytest_ecornn.implementations._cpu.memory import BITS, FLOATS, at, computed, constant_like, lane_type, load, store, widen
+from pytest_ecornn.implementations._cpu.memory import (
+    BITS,
+    FLOATS,
+    at,
+    computed,
+    constant_like,
+    lane_type,
+    load,
+    load_lanes,
+    store,
+)
 from pytest_ecornn.implementations.fused_cpu.layout import DEPTH, PANEL
 
 _PANEL = ir.Constant(BITS[64], PANEL)
@@ -55,27 +65,23 @@ def _product(rows: int) -> Any:
 def _emit(builder: Any, element: Any, kind: Any, args: Sequence[Any], rows: int, start: int, lanes: int) -> None:
     """Emits out[row, start : start + lanes] = first[row, ..] + sum over k of x[row, k] weights[k, ..]."""
     weights, depth, x, x_stride, first, first_stride, out, out_stride = args
-    scalar, word = FLOATS[kind.bitwidth], BITS[64]
-    vector = lane_type(scalar, lanes)
+    word, vector = BITS[64], lane_type(FLOATS[kind.bitwidth], lanes)
     partial = 2 if rows == 1 else 1  # sums of a row, of even and odd inputs
-    raw = scalar if isinstance(element, types.Float) else ir.IntType(element.bitwidth)
     sums = [[cgutils.alloca_once(builder, vector) for _ in range(partial)] for _ in range(rows)]
     starts = [builder.gep(x, [builder.mul(ir.Constant(word, row), x_stride)], inbounds=True) for row in range(rows)]
 
-    def vector_at(base: Any, index: Any, of: Any, bytes_of: int) -> Any:
-        address = builder.gep(base, [builder.add(index, ir.Constant(word, start))], inbounds=True)
-        return builder.load(builder.bitcast(address, ir.PointerType(of)), align=bytes_of)
+    def load_part(of: Any, base: Any, index: Any) -> Any:
+        return load_lanes(builder, of, base, builder.add(index, ir.Constant(word, start)), lanes)
 
     for row, parts in enumerate(sums):
-        given = vector_at(first, builder.mul(ir.Constant(word, row), first_stride), vector, kind.bitwidth // 8)
+        given = load_part(kind, first, builder.mul(ir.Constant(word, row), first_stride))
         builder.store(given, parts[0])
         for other in parts[1:]:
             builder.store(ir.Constant(vector, [0.0] * lanes), other)
     with cgutils.for_range_slice(builder, ir.Constant(word, 0), depth, ir.Constant(word, DEPTH)) as (k, _):
         for step in range(DEPTH):
             index = builder.add(k, ir.Constant(word, step))
-            loaded = vector_at(weights, builder.mul(index, _PANEL), lane_type(raw, lanes), element.bitwidth // 8)
-            weight = widen(builder, element, loaded, lanes)
+            weight = load_part(element, weights, builder.mul(index, _PANEL))
             for row, parts in enumerate(sums):
                 value = builder.load(builder.gep(starts[row], [index], inbounds=True))
                 added = builder.fmul(_broadcast(builder, value, vector), weight, flags=("contract",))
@@ -139,11 +145,6 @@ def _dots(typingctx: Any, weights: Any, stride: Any, depth: Any, x: Any, out: An
         rows = [builder.gep(weights, [builder.mul(ir.Constant(word, row), stride)], inbounds=True) for row in range(lanes)]
         sums = [cgutils.alloca_once(builder, vector) for _ in rows]
 
-        def load(base: Any, index: Any, of: Any, count: int) -> Any:
-            raw = FLOATS[of.bitwidth] if isinstance(of, types.Float) else ir.IntType(of.bitwidth)
-            address = builder.bitcast(builder.gep(base, [index], inbounds=True), ir.PointerType(lane_type(raw, count)))
-            return widen(builder, of, builder.load(address, align=of.bitwidth // 8), count)
-
         def add(place: Any, left: Any, right: Any) -> None:
             product = builder.fmul(left, right, flags=("contract",))
             builder.store(builder.fadd(builder.load(place), product, flags=("contract",)), place)
@@ -152,17 +153,17 @@ def _dots(typingctx: Any, weights: Any, stride: Any, depth: Any, x: Any, out: An
             builder.store(ir.Constant(vector, [0.0] * lanes), place)
         whole = builder.mul(builder.udiv(depth, ir.Constant(word, lanes)), ir.Constant(word, lanes))
         with cgutils.for_range_slice(builder, ir.Constant(word, 0), whole, ir.Constant(word, lanes)) as (k, _):
-            values = load(x, k, kind, lanes)
+            values = load_lanes(builder, kind, x, k, lanes)
             for row, place in zip(rows, sums, strict=True):
-                add(place, load(row, k, element, lanes), values)
+                add(place, load_lanes(builder, element, row, k, lanes), values)
         total = cgutils.alloca_once(builder, vector)
-        given = load(out, ir.Constant(word, 0), kind, lanes)
+        given = load_lanes(builder, kind, out, ir.Constant(word, 0), lanes)
         builder.store(builder.fadd(given, _sums_of(builder, [*map(builder.load, sums)])), total)
         with cgutils.for_range_slice(builder, whole, depth, ir.Constant(word, 1)) as (k, _):
             column = ir.Constant(vector, ir.Undefined)
             for lane, row in enumerate(rows):
-                column = builder.insert_element(column, load(row, k, element, 1), ir.Constant(BITS[32], lane))
-            add(total, column, _broadcast(builder, load(x, k, kind, 1), vector))
+                column = builder.insert_element(column, load_lanes(builder, element, row, k, 1), ir.Constant(BITS[32], lane))
+            add(total, column, _broadcast(builder, load_lanes(builder, kind, x, k, 1), vector))
         target = builder.bitcast(out, ir.PointerType(vector))
         builder.store(builder.load(total), target, align=kind.bitwidth // 8)
         return context.get_dummy_value()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import cells
+from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations._cpu.threads import c_function
 from pytest_ecornn.implementations.fused_cpu import fields
 from pytest_ecornn.implementations.fused_cpu.layout import FEW_SEQUENCES, Packed, work_elements
@@ -76,11 +77,11 @@ class ShortRun:
             direction = track % self._directions
             if direction == 0:
                 x, output = output, torch.empty(self._output, dtype=dtype)
-            launch, (w_ih, w_hh, b_ih, b_hh) = array("q", template), weights[at : at + fields.PER_TRACK]
+            launch, (w_ih, w_hh, b_ih, b_hh) = array("q", template), weights[at : at + len(PARAMETERS)]
             launch[fields.X], launch[fields.OUT] = x.data_ptr(), output.data_ptr() + direction * self._direction_bytes
             launch[fields.WORK], launch[fields.W_IH], launch[fields.W_HH] = work, w_ih.data_ptr(), w_hh.data_ptr()
             launch[fields.B_IH], launch[fields.B_HH] = (0, 0) if b_ih is None else (b_ih.data_ptr(), b_hh.data_ptr())
             launch[fields.H0], launch[fields.C0], launch[fields.HN], launch[fields.CN] = h0, c0, hn, cn
             kernel(launch.buffer_info()[0])
-            at, h0, c0, hn, cn = at + fields.PER_TRACK, h0 and h0 + size, c0 and c0 + size, hn + size, cn and cn + size
+            at, h0, c0, hn, cn = at + len(PARAMETERS), h0 and h0 + size, c0 and c0 + size, hn + size, cn and cn + size
         return (output, h) if c is None else (output, h, c)

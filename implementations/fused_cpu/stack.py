@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 
 from pytest_ecornn.contract import Case, State, Weights, cells
 from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, wants_gradient
+from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim
 from pytest_ecornn.implementations.fused_cpu.layout import FEW_SEQUENCES, Packed, packed_for
 from pytest_ecornn.implementations.fused_cpu.ops import recur
@@ -164,9 +165,8 @@ class CaseStack:
 
     def _read(self) -> list[TrackWeights]:
         """The parameters in the computing type, their patterns applied."""
-        names = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
         return [
-            TrackWeights(*(self._parameter(name + suffix) for name in names))  # type: ignore[arg-type]
+            TrackWeights(*(self._parameter(name + suffix) for name in PARAMETERS))  # type: ignore[arg-type]
             for _, _, suffix in cells.parameter_suffixes(self._case)
         ]
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, wants_gradient
-from pytest_ecornn.implementations.fused_cpu.fields import PER_TRACK
+from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.persistent_gpu.ops import CheckedCall
 from pytest_ecornn.nn.calls import run_layers
 from pytest_ecornn.nn.torch_op import FUNCTIONS
@@ -206,16 +206,22 @@ class _TorchCall:
         return (results[0], results[1:]) if self._has_cells else results
 
 
+def _with_biases(module: Any) -> list[Tensor | None]:
+    """A module's weights, with None for biases where it has none."""
+    weights: list[Tensor | None] = module._flat_weights
+    if module.bias:
+        return weights
+    return [one for i in range(0, len(weights), 2) for one in (*weights[i : i + 2], None, None)]
+
+
 class _FusedCall:
     """fused_cpu's call for a module, without dropout."""
 
     __slots__ = ("_run", "_weights")
 
     def __init__(self, module: Any, x: Tensor, trains: bool):
-        weights: list[Tensor | None] = module._flat_weights
-        if not module.bias:
-            weights = [one for i in range(0, len(weights), 2) for one in (*weights[i : i + 2], None, None)]
-        self._weights, self._run = weights, _fused_run(module, x, trains, len(weights) // PER_TRACK)
+        weights = _with_biases(module)
+        self._weights, self._run = weights, _fused_run(module, x, trains, len(weights) // len(PARAMETERS))
 
     def __call__(self, module: Any, x: Tensor, hx: Any) -> Any:
         output, *final = self._run(x, _states_of(hx), self._weights)
@@ -255,10 +261,7 @@ class _KernelCall:
         self, module: Any, x: Tensor, states: Sequence[Tensor], lengths: Tensor | None
     ) -> tuple[list[int], list[CheckedCall]]:
         """Addresses of the weights, and the call on them, with dropout one for each layer."""
-        weights: list[Tensor | None] = module._flat_weights
-        addresses = [weight.data_ptr() for weight in module._flat_weights]
-        if not module.bias:
-            weights = [one for i in range(0, len(weights), 2) for one in (*weights[i : i + 2], None, None)]
+        weights, addresses = _with_biases(module), [weight.data_ptr() for weight in module._flat_weights]
         layers = module.num_layers if self._dropout > 0 else 1
         size, calls, shape, trains = len(weights) // layers, list[CheckedCall](), x.shape, wants_gradient((x,))
         for layer in range(layers):
