@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
-import threading
-from collections import deque
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -23,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_ecornn.system.cache import cache_dir
+from pytest_ecornn.system.cache import cache_dir, write_cached
 
 # Compute capabilities for which the tests compile every kernel. The first is the oldest that is supported; on a device kernels
 # are compiled for its own.
@@ -55,6 +51,14 @@ class KernelCode(NamedTuple):
     def path(self) -> Path:
         """The file of its machine code in the cache folder, whether it exists or not."""
         return cache_dir() / f"{self.source.stem}-{_digest(*self)}.cubin"
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.path.exists()
+
+    def compile(self) -> None:
+        """Raises CompilationError."""
+        compile_source(*self)
 
 
 @cache
@@ -101,19 +105,11 @@ def compile_source(source: Path, macros: tuple[tuple[str, str], ...], capability
             return Compiled(written, "")
     code, log = _run_nvrtc(source, _options(source, macros, capability))
     try:
-        return Compiled(_written(path, code), log)
+        return Compiled(write_cached(path, code), log)
     except OSError:  # CuPy loads code from files alone
         if not _own_folders:
             _own_folders.append(TemporaryDirectory(prefix="pytest-ecornn-kernels-"))
-        return Compiled(_written(Path(_own_folders[0].name, path.name), code), log)
-
-
-def _written(path: Path, code: bytes) -> Path:
-    """Writes the code to the path and returns that. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-    partial.write_bytes(code)
-    return partial.replace(path)
+        return Compiled(write_cached(Path(_own_folders[0].name, path.name), code), log)
 
 
 _own_folders: list[TemporaryDirectory[str]] = []  # of this process, for where the cache folder cannot be written
@@ -197,78 +193,3 @@ def _run_nvrtc(source: Path, options: list[str], kind: str = "CUBIN", text: str 
         return result(kind), log
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-
-
-class CompileThreads:
-    """Threads that compile kernels into the cache folder beside the caller, and end when nothing is left to compile.
-
-    NVRTC needs neither the device nor Python's lock, so a CUDA graph may be captured meanwhile.
-    """
-
-    def __init__(self, threads: int):
-        self._max_threads, self._running = threads, 0
-        self._queue: deque[KernelCode] = deque()
-        self._unfinished: set[KernelCode] = set()
-        self._finished: set[KernelCode] = set()
-        self._changed = threading.Condition()
-
-    def compile(self, codes: Iterable[KernelCode]) -> None:
-        """Compiles kernels at once. Returns when all are finished, whether they could be compiled or not."""
-        codes = [*codes]
-        self.add(codes)
-        self.wait(codes)
-
-    def add(self, codes: Iterable[KernelCode]) -> None:
-        """Begins to compile what the cache folder lacks."""
-        unknown = [code for code in dict.fromkeys(codes) if code not in self._unfinished and code not in self._finished]
-        missing = [code for code in unknown if not code.path.exists()]
-        with self._changed:
-            self._finished.update(unknown)
-            self._finished.difference_update(missing)
-            self._queue.extend(missing)
-            self._unfinished.update(missing)
-            starting = min(self._max_threads - self._running, len(self._queue))
-            self._running += starting
-        for _ in range(starting):
-            threading.Thread(target=self._run, name="pytest_ecornn compile").start()
-
-    def is_compiling(self, codes: Iterable[KernelCode]) -> bool:
-        """Whether some of them are not finished."""
-        return not self._unfinished.isdisjoint(codes)
-
-    @property
-    def is_busy(self) -> bool:
-        return bool(self._unfinished)
-
-    def wait(self, codes: Iterable[KernelCode]) -> None:
-        """Returns when none of them is being compiled."""
-        awaited = set(codes)
-        with self._changed:
-            self._changed.wait_for(lambda: self._unfinished.isdisjoint(awaited))
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                if not self._queue or not threading.main_thread().is_alive():  # the process ends: it waits for one at most
-                    self._running -= 1
-                    self._unfinished.difference_update(self._queue)
-                    self._queue.clear()
-                    self._changed.notify_all()
-                    return
-                code = self._queue.popleft()
-            with suppress(Exception):  # the call that launches the kernel compiles it again, and raises
-                compile_source(*code)
-            with self._changed:
-                self._unfinished.discard(code)
-                self._finished.add(code)
-                self._changed.notify_all()
-
-
-def compile_threads() -> CompileThreads:
-    """The threads of this process: as many as half the cores, at most eight."""
-    return _threads_of(os.getpid())
-
-
-@lru_cache(maxsize=1)
-def _threads_of(process: int) -> CompileThreads:  # a forked process has no threads of its parent
-    return CompileThreads(max(1, min(8, (os.cpu_count() or 1) // 2)))

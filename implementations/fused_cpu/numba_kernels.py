@@ -15,15 +15,14 @@ Order   a sum over k has two parts for one row, of even and odd k, one part for 
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import njit
 from numba.extending import overload
 
-from pytest_ecornn.implementations._cpu import compile, exponential, lanes, memory
-from pytest_ecornn.implementations._cpu.compile import OPTIONS, compiled, inline
+from pytest_ecornn.implementations._cpu.compile import OPTIONS, inline
 from pytest_ecornn.implementations._cpu.memory import (
     ELEMENTS,
     at,
@@ -35,7 +34,7 @@ from pytest_ecornn.implementations._cpu.memory import (
     state_pointer,
     store,
 )
-from pytest_ecornn.implementations.fused_cpu import cell_steps, fields, layout, panels
+from pytest_ecornn.implementations.fused_cpu import cell_steps
 from pytest_ecornn.implementations.fused_cpu.fields import (
     B_HH,
     B_IH,
@@ -270,18 +269,14 @@ def backward(raw: Any, d_out: Any, weights: Any, step: Any) -> None:
         task = fetch_add(raw)
 
 
-@cache
-def kernel(kind: str, cell: str, x_dtype: str, dtype: str, weight_dtype: str) -> Any:
-    """A function void(int64*) compiled for "forward" or "backward"; of minGRU and minLSTM, for streams, "forward" alone.
+def kernel(kind: str, cell: str, x_dtype: str, dtype: str, weight_dtype: str) -> Callable[[Any], None]:
+    """The function of "forward" or "backward", for `machine_code`; of minGRU and minLSTM, for streams, "forward" alone.
 
     dtypes: of x, of outputs and states, and of packed weights. It takes tasks until none is left.
     """
     x_element, element, weight_element = ELEMENTS[x_dtype], ELEMENTS[dtype], ELEMENTS[weight_dtype]
-    source = _SOURCE
 
     def run(raw: Any) -> None:
-        if source == 0:  # never: it only makes the cache distinguish versions of every file that is compiled here
-            return
         if cell == "lstm":
             step, saving_step, backward_step = cell_steps.lstm, cell_steps.lstm_saving, cell_steps.lstm_backward
         elif cell == "gru":
@@ -304,7 +299,4 @@ def kernel(kind: str, cell: str, x_dtype: str, dtype: str, weight_dtype: str) ->
         else:
             backward(raw, out, weights, backward_step)
 
-    return compiled(types.void(types.CPointer(types.int64)), run)
-
-
-_SOURCE = compile.source_of(__file__, cell_steps, fields, layout, panels, compile, exponential, lanes, memory)
+    return run

@@ -5,15 +5,21 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import cells
+from pytest_ecornn.implementations._cpu.machine_code import CpuKernel
 from pytest_ecornn.implementations._cpu.threads import run_on_threads
 from pytest_ecornn.implementations.fused_cpu.layout import SAVED, Packed, work_elements
 
+_KERNELS = f"{__package__}.numba_kernels"
+_KERNEL_FILES = tuple(
+    Path(__file__).with_name(f"{name}.py") for name in ("numba_kernels", "cell_steps", "fields", "layout", "panels")
+)
 _MAX_ROWS = 16  # sequences of a task: they share what is read of W_hh
 _FEW_OPERATIONS = 2e6  # up to which waking threads costs more than they save
 
@@ -69,18 +75,17 @@ class Recurrence:
     @cached_property
     def forward_kernel(self) -> int:
         """The address of the kernel, compiled at first use."""
-        return self._kernel("forward", self.x_dtype)
+        return self.kernel("forward").address()
 
     @cached_property
     def backward_kernel(self) -> int:
-        return self._kernel("backward", self.dtype)
+        return self.kernel("backward").address()
 
-    def _kernel(self, kind: str, *dtypes: torch.dtype) -> int:
-        from pytest_ecornn.implementations.fused_cpu.numba_kernels import kernel
-
-        names = (str(dtype).removeprefix("torch.") for dtype in (*dtypes, self.dtype, self.weight_dtype or self.compute))
-        address: int = kernel(kind, self.cell, *names).address
-        return address
+    def kernel(self, kind: str) -> CpuKernel:
+        """The kernel of "forward" or "backward"."""
+        dtypes = self.dtype if kind == "backward" else self.x_dtype, self.dtype, self.weight_dtype or self.compute
+        names = (str(dtype).removeprefix("torch.") for dtype in dtypes)
+        return CpuKernel(_KERNELS, (kind, self.cell, *names), _KERNEL_FILES)
 
     def rows(self, tensor: Tensor) -> Rows:
         strides = tensor.stride()

@@ -12,6 +12,7 @@ from torch.nn.functional import linear
 from pytest_ecornn.contract import Case, State, Weights, cells
 from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, wants_gradient
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
+from pytest_ecornn.implementations._cpu.machine_code import CpuKernel
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim
 from pytest_ecornn.implementations.fused_cpu.layout import FEW_SEQUENCES, Packed, packed_for
 from pytest_ecornn.implementations.fused_cpu.ops import recur
@@ -58,6 +59,12 @@ class Stack:
         """Compiles the kernels of calls whose first layer reads x of that dtype."""
         recurrence = self._recurrences[x_dtype, 0]
         _ = recurrence.forward_kernel, training and recurrence.backward_kernel
+
+    def kernels(self, training: bool) -> list[CpuKernel]:
+        """The kernels of all calls."""
+        forward = [recurrence.kernel("forward") for recurrence in self._recurrences.values()]
+        backward = [recurrence.kernel("backward") for recurrence in self._recurrences.values() if training]
+        return [*dict.fromkeys(forward + backward)]
 
     def __call__(
         self,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, Cost, Layer, State, Weights, cells
+from pytest_ecornn.implementations._common.compile_threads import compile_threads
 from pytest_ecornn.implementations._common.noted import OwnKernels
 from pytest_ecornn.implementations._common.recurrent_problem import (
     GATES,
@@ -23,7 +24,7 @@ from pytest_ecornn.implementations._common.recurrent_problem import (
     ProblemSize,
     values_per_step,
 )
-from pytest_ecornn.implementations._cuda.compile import compile_threads, skip_reason, with_index
+from pytest_ecornn.implementations._cuda.compile import skip_reason, with_index
 from pytest_ecornn.implementations._cuda.rows import index_overflow_reason
 from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
 from pytest_ecornn.reference.precision import tf32_refusal

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cache, cached_property
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import cells
+from pytest_ecornn.implementations._cpu.machine_code import CpuKernel
 from pytest_ecornn.implementations._cpu.threads import run_on_threads
 
+_KERNELS = f"{__package__}.numba_kernels"
+_KERNEL_FILES = tuple(Path(__file__).with_name(f"{name}.py") for name in ("numba_kernels", "numba_gates"))
 _LINE_CHANNELS = 32  # a tile's width is a multiple: whole cache lines of every dtype
 _WIDEST_TILE = 1024  # its state stays in the first-level cache
 _SHORTEST_CHUNK = 64
@@ -44,6 +48,13 @@ def make_plan(steps: int, batch: int, channels: int, threads: int) -> Plan:
     return Plan(tile, chunks if chunks >= 3 else 1)
 
 
+@cache
+def _kernel(kind: str, cell: str, *dtypes: torch.dtype) -> int:
+    """The address of a kernel, compiled at first use. dtypes: of pre-activations and of output."""
+    names = (str(dtype).removeprefix("torch.") for dtype in dtypes)
+    return CpuKernel(_KERNELS, (kind, cell, *names), _KERNEL_FILES).address()
+
+
 @dataclass(frozen=True)
 class Scan:
     """One layer in one direction over pre-activations [T, B, G*H] or [B, T, G*H] (`batch_first`) of dtype `pre`."""
@@ -60,16 +71,11 @@ class Scan:
     def compute(self) -> torch.dtype:
         return torch.promote_types(self.dtype, torch.float32)
 
-    def kernel(self, kind: str) -> Any:
-        from pytest_ecornn.implementations.scan_cpu.numba_kernels import kernel
-
-        return kernel(kind, self.cell, str(self.pre).removeprefix("torch."), str(self.dtype).removeprefix("torch."))
-
     def compile(self, training: bool) -> None:
         for kind in ("forward", "backward")[: 2 if training else 1]:
-            self.kernel(kind)
+            _kernel(kind, self.cell, self.pre, self.dtype)
             if self.tiling.chunks > 1:
-                self.kernel(kind + "_summary")
+                _kernel(kind + "_summary", self.cell, self.pre, self.dtype)
 
     def forward(
         self,
@@ -152,7 +158,7 @@ class Scan:
         integers += [tensors[name].data_ptr() if name in tensors else 0 for name in vectors]
         integers += (0, 0, 0) if where.resets is None else (where.resets.data_ptr(), *self._row_strides(where.resets))
         threads = 1 if where.rows * where.hidden <= _SMALL else min(tasks, self.threads)
-        run_on_threads(self.kernel(kind).address, array("q", integers), threads)
+        run_on_threads(_kernel(kind, self.cell, self.pre, self.dtype), array("q", integers), threads)
 
     def _row_strides(self, tensor: Tensor) -> tuple[int, int]:
         """Strides from a time step to the next, and from a sequence to the next."""

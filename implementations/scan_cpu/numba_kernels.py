@@ -6,14 +6,12 @@ threads take tasks from a counter.
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import types
 
-from pytest_ecornn.implementations._cpu import compile, exponential, memory
-from pytest_ecornn.implementations._cpu.compile import compiled, inline
+from pytest_ecornn.implementations._cpu.compile import inline
 from pytest_ecornn.implementations._cpu.memory import (
     ELEMENTS,
     at,
@@ -31,7 +29,6 @@ from pytest_ecornn.implementations._cpu.memory import (
     store_nontemporal,
     workspace,
 )
-from pytest_ecornn.implementations.scan_cpu import numba_gates
 from pytest_ecornn.implementations.scan_cpu.numba_gates import (
     as_is,
     mingru,
@@ -257,17 +254,14 @@ def backward_summary(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidat
         task = fetch_add(raw)
 
 
-@cache
-def kernel(kind: str, cell: str, x_dtype: str, dtype: str) -> Any:
-    """A function void(int64*) compiled for one of KINDS, a cell, and the dtypes of pre-activations and of output.
+def kernel(kind: str, cell: str, x_dtype: str, dtype: str) -> Callable[[Any], None]:
+    """The function of one of KINDS, a cell, and the dtypes of pre-activations and of output.
 
     It takes tasks until none is left, so any number of threads may call it on the same integers.
     """
-    x_element, element, source = ELEMENTS[x_dtype], ELEMENTS[dtype], _SOURCE
+    x_element, element = ELEMENTS[x_dtype], ELEMENTS[dtype]
 
     def run(raw: Any) -> None:
-        if source == 0:  # never: it only makes the cache distinguish versions of every file that is compiled here
-            return
         if cell == "mingru" or cell == "mingru_positive":
             gates = mingru
             rule = mingru_next if kind == "forward" else mingru_slopes
@@ -285,7 +279,4 @@ def kernel(kind: str, cell: str, x_dtype: str, dtype: str) -> Any:
             work = backward_summary
         work(raw, pointer(raw[X], x_element), pointer(raw[OUT], element), gates, rule, candidate)
 
-    return compiled(types.void(types.CPointer(types.int64)), run)
-
-
-_SOURCE = compile.source_of(__file__, numba_gates, exponential, memory, compile)
+    return run

@@ -18,7 +18,7 @@ from pytest_ecornn.autotune.selection import Choices, Compilation
 from pytest_ecornn.autotune.timing import probe_lengths
 from pytest_ecornn.contract import Case, cells
 from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
-from pytest_ecornn.implementations._cuda.compile import KernelCode, compile_threads
+from pytest_ecornn.implementations._common.compile_threads import KernelSource, compile_threads
 from pytest_ecornn.implementations.auto import estimates
 from pytest_ecornn.implementations.cudnn.known_issues import defect
 from pytest_ecornn.implementations.persistent_gpu.plan import plan_of_case
@@ -81,10 +81,10 @@ class KernelCompilation:
         self._cases, self._device = cases, device
 
     @cached_property
-    def _codes(self) -> list[KernelCode]:
+    def _codes(self) -> list[KernelSource]:
         from pytest_ecornn.implementations.persistent_gpu.describe import kernel_codes
 
-        codes = [code for case in self._cases for code in kernel_codes(plan_of_case(case, self._device))]
+        codes: list[KernelSource] = [code for case in self._cases for code in kernel_codes(plan_of_case(case, self._device))]
         compile_threads().add(codes)
         return codes
 

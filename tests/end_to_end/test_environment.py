@@ -156,21 +156,12 @@ def test_nothing_is_left_that_was_not_asked_for(foreign: Foreign) -> None:
     assert {path.name for path in foreign.path.iterdir()} - {"__pycache__"} == {"few.py", "reports"}
 
 
-def test_scan_cpu_runs_where_numba_finds_no_cache_folder_and_uses_this_projects(
-    foreign: Foreign, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    foreign.write(
-        "homeless.py",
-        "from numba.core import caching\nimpl = getattr(caching, 'CacheImpl', None) or caching._CacheImpl\n"
-        "impl._locator_classes = [kind for kind in impl._locator_classes if 'UserProvided' in kind.__name__]\n",
-    )
-    cached = Path(os.environ["ECORNN_CACHE_DIR"]) / "numba"
-    case = ("--ecornn-case", "mingru-T4-B2-H8-float32-projected", "-k", "fixed", *QUICK, "-p", "homeless")
+def test_scan_cpu_stores_its_kernels_in_the_cache_folder(foreign: Foreign, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = ("--ecornn-case", "mingru-T4-B2-H8-float32-projected", "-k", "fixed", *QUICK)
     options = ["--ecornn-verify", "--ecornn-only", "scan_cpu", "--ecornn-require", "scan_cpu", *case]
-    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     foreign.run(*options, check=0)
-    assert list(cached.rglob("*.nbi"))
-    monkeypatch.delenv("ECORNN_CACHE_DIR")
+    assert list((Path(os.environ["ECORNN_CACHE_DIR"]) / "cpu").glob("forward-mingru-float32-float32-*.o"))
+    monkeypatch.setenv("ECORNN_CACHE_DIR", "/dev/null/absent")
     foreign.run(*options, check=0)
 
 

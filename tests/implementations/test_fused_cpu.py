@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -491,48 +487,6 @@ def test_a_compiled_call_is_the_same_to_the_bit(cell: str, backend: str) -> None
     equal(gradients(compiled, tensors), gradients(call, tensors))
     with torch.no_grad():
         equal(list(compiled(**tensors)), list(call(**tensors)))
-
-
-def test_runs_where_numba_can_store_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from numba.core import caching, config
-
-    from pytest_ecornn.implementations.fused_cpu import numba_kernels
-
-    implementation: Any = getattr(caching, "CacheImpl", None) or caching._CacheImpl
-    locators = [kind for kind in implementation._locator_classes if "UserProvided" in kind.__name__]
-    tensors, layer = tensors_of("rnn_tanh", 3, 2, 8), recurrence_of("rnn_tanh", 8)
-    plain = recur(layer, **tensors, lengths=None, resets=None)
-    monkeypatch.setattr(implementation, "_locator_classes", locators)
-    monkeypatch.setattr(config, "CACHE_DIR", "")
-    monkeypatch.setenv("ECORNN_CACHE_DIR", "/dev/null/absent")
-    monkeypatch.setattr(numba_kernels, "kernel", numba_kernels.kernel.__wrapped__)
-    equal(list(recur(recurrence_of("rnn_tanh", 8), **tensors, lengths=None, resets=None)), list(plain))
-
-
-_RUN = """
-import torch
-from pytest_ecornn.implementations.fused_cpu.numba_kernels import kernel
-from pytest_ecornn.implementations.fused_cpu.ops import recur
-from pytest_ecornn.implementations.fused_cpu.recurrence import Recurrence
-x, w = torch.linspace(-1, 1, 48).view(3, 2, 8), torch.linspace(-1, 1, 64).view(8, 8)
-for _ in range(2):
-    layer = Recurrence("rnn_tanh", 8, torch.float32, torch.float32, False, False, 1)
-    print(recur(layer, x, None, None, w, None, None, None)[0].tolist())
-    kernel.cache_clear()
-"""
-
-
-@pytest.mark.test_all
-def test_two_processes_compile_into_one_folder_at_once(tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
-    environment |= {"ECORNN_CACHE_DIR": str(tmp_path)}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen([sys.executable, "-c", _RUN], env=environment, **pipes) for _ in range(2)]
-    outcomes = [(*process.communicate(timeout=120), process.returncode) for process in processes]
-    first, _ = outcomes[0][0].splitlines()  # compiled, then read from the folder
-    assert first.startswith("[[[")
-    assert outcomes == [(f"{first}\n" * 2, "", 0)] * 2
-    assert list((tmp_path / "numba").rglob("*.nbc"))
 
 
 def test_notes_tell_threads() -> None:

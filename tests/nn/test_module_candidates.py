@@ -13,7 +13,8 @@ from torch import nn
 
 from pytest_ecornn.autotune import Problem
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._cuda.compile import CompileThreads, KernelCode
+from pytest_ecornn.implementations._common.compile_threads import CompileThreads
+from pytest_ecornn.implementations._cuda.compile import KernelCode
 from pytest_ecornn.implementations.auto import estimates
 from pytest_ecornn.nn import module_candidates
 from pytest_ecornn.nn.module_candidates import KernelCompilation, ModuleProblem

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_ecornn.implementations._common.compile_threads import CompileThreads
 from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._cuda import bias_gradients, padded_rows, parameter_gradients
-from pytest_ecornn.implementations._cuda.compile import HOPPER, CompileThreads, KernelCode, include_folders
+from pytest_ecornn.implementations._cuda.compile import HOPPER, KernelCode, include_folders
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch, params_struct
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel

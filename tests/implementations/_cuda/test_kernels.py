@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_ecornn.implementations._common.compile_threads import CompileThreads
 from pytest_ecornn.implementations._common.recurrent_problem import MathMode, ProblemSize
 from pytest_ecornn.implementations._cuda import compile as compiler
 from pytest_ecornn.implementations._cuda.kernel import TensorArg, is_non_overlapping_and_dense, one_thread_per_element
@@ -155,7 +156,7 @@ def test_kernels_are_compiled_beside_the_caller(tmp_path: Path, monkeypatch: pyt
         source = tmp_path / f"{name}.cu"
         source.write_text(f'extern "C" __global__ void {name}() {{{"}" * (name != "wrong")}')
         codes.append(compiler.KernelCode(source, (), (9, 0)))
-    threads = compiler.CompileThreads(2)
+    threads = CompileThreads(2)
     threads.add([*codes, *codes])
     assert threads.is_compiling(codes)
     threads.compile(codes[1:])
@@ -172,12 +173,13 @@ def test_a_process_that_ends_waits_for_no_more_than_what_is_being_compiled() -> 
     process = textwrap.dedent("""
         import threading
         from pathlib import Path
+        from pytest_ecornn.implementations._common.compile_threads import CompileThreads
         from pytest_ecornn.implementations._cuda import compile as compiler
         begun, ended = threading.Event(), threading.Event()
         def compile_source(*code):
             begun.set(), ended.wait(30), print("compiled")
         compiler.compile_source = compile_source
-        threads = compiler.CompileThreads(1)
+        threads = CompileThreads(1)
         threads.add(compiler.KernelCode(Path(compiler.__file__), (("N", str(n)),), (9, 0)) for n in range(5))
         begun.wait(30)
         ended.set()

@@ -18,10 +18,11 @@ from torch.nn.utils import prune
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
 
 import pytest_ecornn.nn
+from pytest_ecornn.implementations._common.compile_threads import CompileThreads
 from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._common.torch_nn import OperatorRecorder
 from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
-from pytest_ecornn.implementations._cuda.compile import CompileThreads, KernelCode, skip_reason
+from pytest_ecornn.implementations._cuda.compile import KernelCode, skip_reason
 from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, compile_layer, get_layer_kernel
 from pytest_ecornn.reference.precision import fp32_precision
