@@ -29,7 +29,7 @@ class JaxCpu(Noted):
         return missing_packages(("jax",), "peers-cpu")
 
     def build(self, case: Case, weights: Weights) -> Layer:
-        jax, scan, count = import_quietly("jax"), _compiled_scan(case.cell), len(cells.get(case.cell).states)
+        jax, scan, count = import_quietly("jax"), compiled_scan(case.cell), len(cells.get(case.cell).states)
         arrays = {name: weights.masked(name).detach().numpy() for name in weights}
         constants = jax.device_put(arrays, jax.local_devices(backend="cpu")[0])
         self._notes = f"jax {jax.__version__}, lax.scan"
@@ -47,7 +47,7 @@ class JaxCpu(Noted):
 
 
 @cache
-def _compiled_scan(cell: str) -> Any:
+def compiled_scan(cell: str) -> Any:
     """A layer in one direction: x [T, B, I] or [B, T, I], the initial states [B, H] -> the outputs alike, the final states."""
     jax = import_quietly("jax")
     sigmoid, tanh, split = jax.nn.sigmoid, jax.numpy.tanh, jax.numpy.split

@@ -7,6 +7,7 @@ Source: the operators' pages, onnx.ai/onnx/operators; github.com/microsoft/onnxr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
@@ -39,15 +40,20 @@ class OnnxRuntime(Noted):
         return missing_packages(("onnx", "onnxruntime"), "peers-cpu")
 
     def build(self, case: Case, weights: Weights) -> Layer:
-        runtime, threads = import_quietly("onnxruntime"), torch.get_num_threads()
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        session = runtime.InferenceSession(make_model(case, weights), options, providers=["CPUExecutionProvider"])
-        self._notes = f"onnxruntime {runtime.__version__}, {threads} thread{'s' * (threads > 1)}"
-        return _Layer(case, session)
+        threads = torch.get_num_threads()
+        self._notes = f"onnxruntime {import_quietly('onnxruntime').__version__}, {threads} thread{'s' * (threads > 1)}"
+        return _Layer(case, make_session(case, weights))
 
     def cost(self, case: Case) -> Cost:
         return torch_nn.cost(case)
+
+
+def make_session(case: Case, weights: Weights) -> Any:
+    """A session of the case's model, on as many threads as torch has now."""
+    runtime = import_quietly("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
+    return runtime.InferenceSession(make_model(case, weights), options, providers=["CPUExecutionProvider"])
 
 
 def make_model(case: Case, weights: Weights) -> bytes:
@@ -129,6 +135,22 @@ def _info(onnx: Any, name: str, shape: tuple[int, ...]) -> Any:
     return onnx.helper.make_tensor_value_info(name, types.INT32 if name == "lengths" else types.FLOAT, shape)
 
 
+def state_parts(case: Case, place: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Each layer's part of the states [L*D, B, H], by the model's names. place: "0" of inputs, "n" of outputs."""
+    return {
+        f"{name}{place}_l{layer}": part
+        for name, tensor in zip(cells.get(case.cell).states, tensors, strict=True)
+        for layer, part in enumerate(tensor.chunk(case.layers))
+    }
+
+
+def bind_tensors(bind: Any, tensors: dict[str, Tensor]) -> None:
+    """bind: `bind_input` or `bind_output` of a binding, in which no tensor's memory lives on."""
+    for name, tensor in tensors.items():
+        kind = np.int32 if tensor.dtype == torch.int32 else np.float32
+        bind(name, "cpu", 0, kind, tuple(tensor.shape), tensor.data_ptr())
+
+
 class _Layer:
     """A session whose inputs and outputs are bound to tensors: those of a state are parts of one, [L*D, B, H]."""
 
@@ -140,24 +162,10 @@ class _Layer:
         self._initial, self._final = ([torch.zeros(shape) for _ in states] for _ in range(2))
         output = torch.empty(case.steps, case.directions, case.batch, case.hidden_size)
         self._output = output.transpose(1, 2)
-        self._bind(self._binding.bind_input, {"x": self._x, **self._parts("0", self._initial)})
-        self._bind(self._binding.bind_output, {"output": output, **self._parts("n", self._final)})
+        bind_tensors(self._binding.bind_input, {"x": self._x, **state_parts(case, "0", self._initial)})
+        bind_tensors(self._binding.bind_output, {"output": output, **state_parts(case, "n", self._final)})
         if case.ragged:
-            self._bind(self._binding.bind_input, {"lengths": self._lengths})
-
-    def _parts(self, place: str, tensors: list[Tensor]) -> dict[str, Tensor]:
-        """Each layer's part of the states."""
-        names = cells.get(self._case.cell).states
-        return {
-            f"{name}{place}_l{layer}": part
-            for name, tensor in zip(names, tensors, strict=True)
-            for layer, part in enumerate(tensor.chunk(self._case.layers))
-        }
-
-    def _bind(self, bind: Any, tensors: dict[str, Tensor]) -> None:
-        for name, tensor in tensors.items():
-            kind = np.int32 if tensor.dtype == torch.int32 else np.float32
-            bind(name, "cpu", 0, kind, tuple(tensor.shape), tensor.data_ptr())
+            bind_tensors(self._binding.bind_input, {"lengths": self._lengths})
 
     def __call__(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         case, states = self._case, cells.unpack_state(state)

@@ -29,7 +29,7 @@ class TorchCellLoop(Implementation):
         return torch_nn.skip_reason(case)
 
     def build(self, case: Case, weights: Weights) -> Layer:
-        modules = {suffix: _module(case, weights, suffix) for _, _, suffix in cells.parameter_suffixes(case)}
+        modules = {suffix: make_cell(case, weights, suffix) for _, _, suffix in cells.parameter_suffixes(case)}
 
         def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
             return run_layers(case, x, state, partial(_run_layer, case, modules, lengths))
@@ -40,7 +40,7 @@ class TorchCellLoop(Implementation):
         return torch_nn.cost(case)
 
 
-def _module(case: Case, weights: Weights, suffix: str) -> nn.RNNCellBase:
+def make_cell(case: Case, weights: Weights, suffix: str) -> nn.RNNCellBase:
     """A cell whose parameters are the ones given, so that updates in place are seen."""
     extra = {"nonlinearity": case.cell.removeprefix("rnn_")} if case.cell.startswith("rnn") else {}
     inputs = weights["weight_ih" + suffix].shape[1]

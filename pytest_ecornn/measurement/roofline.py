@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from math import ceil
 from typing import Any
@@ -147,7 +146,7 @@ def _bandwidths(device: str) -> tuple[dict[int, float], dict[int, float]]:
             for points, call in ((copy_points, lambda: target.copy_(source)), (read_points, lambda: whole.sum())):  # noqa: B023
                 rate = footprint / _best_seconds(call, _POINT_SECONDS, device) * 1e-9
                 if footprint <= cache and device == "cpu":
-                    with _one_thread() as threads:
+                    with machine.one_thread() as threads:  # a ceiling that no disturbance brings down
                         rate = max(rate, threads * footprint / _best_seconds(call, _POINT_SECONDS / 4, device) * 1e-9)
                 points[footprint] = max(points.get(footprint, 0.0), rate)
     if _is_cuda(device):
@@ -161,7 +160,7 @@ def _cpu_matmul_rates(dtypes: Iterable[str]) -> dict[str, float]:
     rates = {}
     for dtype in dtypes:
         rates[dtype] = _matmul_rate(getattr(torch, dtype), "cpu")
-        with _one_thread() as threads:
+        with machine.one_thread() as threads:
             rates[dtype] = max(rates[dtype], threads * _matmul_rate(getattr(torch, dtype), "cpu"))
     return rates
 
@@ -196,21 +195,6 @@ def _products(a: Tensor, b: Tensor) -> Iterator[Callable[[], Any]]:
     if a.dtype == torch.float32 and not a.is_cuda and torch.backends.mkldnn.is_available():
         dense = a.to_mkldnn(), b.to_mkldnn()
         yield lambda: torch.nn.functional.linear(*dense)
-
-
-@contextmanager
-def _one_thread() -> Iterator[int]:
-    """torch on one thread; gives the number that it had.
-
-    Another program on one core delays every parallel call by a turn of the scheduler, thousandfold for a short one, and
-    one thread not at all. As many threads as fast as one alone are a ceiling that no disturbance brings down.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield threads
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _best_seconds(call: Callable[[], Any], budget: float, device: str) -> float:

@@ -10,6 +10,8 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -107,6 +109,21 @@ def limit_threads_per_worker(config: Any, shares: int = 1) -> None:
     """
     if worker := getattr(config, "workerinput", None):
         torch.set_num_threads(max(1, usable_cores() * shares // worker["workercount"]))
+
+
+@contextmanager
+def one_thread() -> Iterator[int]:
+    """torch on one thread; gives the number that it had.
+
+    Another program on one core delays every parallel call by a turn of the scheduler, thousandfold for a short one, and
+    one thread not at all.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
 
 
 def memory_bytes() -> int:

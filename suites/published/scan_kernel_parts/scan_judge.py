@@ -6,8 +6,6 @@ plain loop: somewhat tighter ones than the harness's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from math import isqrt
@@ -19,6 +17,7 @@ from torch.nn.functional import logsigmoid, pad
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Declared, cells
 from pytest_ecornn.reference.loop import ReferenceLoop
+from pytest_ecornn.system.machine import one_thread
 from pytest_ecornn.verification import comparison
 from pytest_ecornn.verification.calls import Tensors, run
 from pytest_ecornn.verification.comparison import Array, Error, TensorCheck
@@ -85,7 +84,7 @@ class LongScanVerifier:
 
     @cached_property
     def _yardstick(self) -> dict[str, dict[str, Error]]:
-        with _one_thread():
+        with one_thread():  # torch wakes all its threads for each logarithm of a sigmoid, however small
             plain = run(ReferenceLoop(self._declared).build(self._problem.case, self._problem.weights), self._problem)
         return {name: self._errors(name, plain) for name in self._wanted}
 
@@ -106,14 +105,3 @@ class LongScanVerifier:
     def largest_error(self, tensors: Tensors) -> float:
         """Returns the largest error of all tensors, relative to each one's largest element: no verdict, no plain loop."""
         return max(self._errors(name, tensors)[""].maximum for name in self._wanted)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """torch wakes all its threads for each logarithm of a sigmoid, however small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
