@@ -34,9 +34,9 @@ REPORTS: dict[str, dict[str, tuple[str, ...]]] = {
     "cuda": {
         RUN: (*_BENCH, "cuda", "--ecornn-cases", "seed", "-k", _SLOW, "-n", "auto"),
         **{name: (*_BENCH, "cuda", *stored.page(name).options) for name in stored.PAGES},
-        **dict.fromkeys(stored.NAMES, ()),
+        **{name: () for name in stored.NAMES if name not in stored.OF_CPU},
     },
-    "cpu": {RUN: (*_BENCH, "cpu"), "selection": ("--device", "cpu", "--sets", "scans")},
+    "cpu": {RUN: (*_BENCH, "cpu"), "selection": ("--device", "cpu", "--sets", "scans"), **dict.fromkeys(stored.OF_CPU, ())},
 }
 _LEAST_S, _GRACE_S = 60.0, 20.0  # to begin another report, and to end one
 _RUNS = (RUN, *stored.PAGES)
@@ -174,13 +174,17 @@ def ages(results: Path) -> Iterator[str]:
             yield f"{folder.name}: missing {', '.join(missing)}"
 
 
+def _names(device: str) -> str:
+    return ", ".join(REPORTS[device])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m pytest_ecornn.suites.published", description=(__doc__ or "").splitlines()[0]
     )
     add = parser.add_argument
-    add("names", nargs="*", metavar="NAME", help=f"these reports alone, of {', '.join(REPORTS['cuda'])}; on a CPU fewer")
+    add("names", nargs="*", metavar="NAME", help=f"these reports alone, of {_names('cuda')}; on a CPU of {_names('cpu')}")
     add("--seconds", type=float, default=540.0, help="after which nothing more is begun, and what runs is interrupted")
     add("--device", choices=tuple(REPORTS), default="cuda", help="what is measured on. Default: cuda")
     add("--results", type=Path, default=Path("reports"), metavar="FOLDER", help="that holds a folder for each card")
@@ -205,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given.seconds > 0:
         parser.error(f"--seconds: expected a number over 0, got {given.seconds:g}")
     if unknown := sorted(set(names) - REPORTS[given.device].keys()):
-        parser.error(f"expected names of {', '.join(REPORTS[given.device])}, got {', '.join(unknown)}")
+        parser.error(f"expected names of {_names(given.device)}, got {', '.join(unknown)}")
     if given.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no CUDA device on this machine")
     if not machine.own_root():

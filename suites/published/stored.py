@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 # Pages about the report of a run.
 PAGES = ("deepbench", "persistent", "scan", "sparse")
 NAMES = (
-    "ecornn", "host_time", "language_model", "persistent_kernel", "scan_kernel", "selection", "sparse_kernel", "varying",
+    "ecornn", "host_time", "language_model", "persistent_kernel", "scan_kernel", "selection", "sparse_kernel", "streaming",
+    "varying",
 )  # fmt: skip
+OF_CPU = ("streaming",)  # which measure on a CPU alone
 
 
 def reports(results: Path) -> list[Path]:

@@ -102,7 +102,10 @@ class ReportPart:
 
 @dataclass(frozen=True)
 class ReportPlan:
-    """name: of the report's files and the command. parts: in the order in which they run. order: in which they are read."""
+    """name: of the report's files and the command. parts: in the order in which they run. order: in which they are read.
+
+    device: that the command measures on unless it is told another.
+    """
 
     name: str
     title: str
@@ -110,6 +113,7 @@ class ReportPlan:
     parts: Mapping[str, ReportPart]
     order: Sequence[str]
     seconds: float
+    device: str = "cuda"
 
     def run(self, folder: Path, seconds: float, names: Collection[str], resumed: Path | None = None) -> None:
         """The parts named, the report written after each row. resumed: the JSON file of an earlier run."""
@@ -225,7 +229,7 @@ class ReportPlan:
         parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where the report and its plots go")
         parser.add_argument("--seconds", type=float, default=self.seconds, help="after which nothing more is begun")
         parser.add_argument("--parts", nargs="+", choices=[*self.parts], help="all of them unless given")
-        parser.set_defaults(resume=None, device="cuda")
+        parser.set_defaults(resume=None, device=self.device)
         help_text = (
             "goes on after an earlier run of this report, of FOLDER or of a JSON file: it takes over the rows of parts not"
             " named, and of some parts what was measured"

@@ -43,10 +43,11 @@ def test_a_card_s_folder_has_its_model_s_name(name: str, card: str) -> None:
         model("NVIDIA")
 
 
-def test_every_published_suite_and_only_such_is_measured_on_a_gpu() -> None:
+def test_every_published_suite_is_measured_on_a_gpu_or_on_a_cpu_alone() -> None:
     suites = {path.stem for path in Path(stored.__file__).parent.glob("*.py") if "--output" in path.read_text()}
-    assert set(reports.REPORTS["cuda"]) == {*suites, *stored.NAMES, *stored.PAGES, RUN} - {"__main__"}
-    assert set(reports.REPORTS["cpu"]) < set(reports.REPORTS["cuda"])
+    assert {*reports.REPORTS["cuda"], *stored.OF_CPU} == {*suites, *stored.NAMES, *stored.PAGES, RUN} - {"__main__"}
+    assert set(reports.REPORTS["cpu"]) - set(reports.REPORTS["cuda"]) == set(stored.OF_CPU)
+    assert {name for name in stored.NAMES if stored.plan(name).device == "cpu"} == set(stored.OF_CPU)
 
 
 @pytest.mark.parametrize("name", ["seed", "smoke"])
