@@ -100,11 +100,15 @@ def _carried(problem: Problem, run: Callable[[Any, Any], tuple[Any, Any]], x: Te
     def results() -> tuple[Tensor, GateTensors]:
         states = state
         if isinstance(state, list):
-            of_layers = [tuple(torch.as_tensor(np.array(one)) for one in layer) for layer in state]
+            of_layers = [tuple(map(_to_tensor, layer)) for layer in state]
             states = cells.pack_state(cells.get(problem.case.cell), of_layers)
-        return torch.as_tensor(np.array(output)).view(problem.case.batch, -1), cells.unpack_state(states)
+        return _to_tensor(output).view(problem.case.batch, -1), cells.unpack_state(states)
 
     return StreamCall(x, step, results)
+
+
+def _to_tensor(array: Any) -> Tensor:
+    return array if isinstance(array, Tensor) else torch.from_numpy(np.array(array))
 
 
 def _run_layers(run_layer: Callable[..., Any], parameters: Sequence[Any], x: Any, states: list[Any]) -> tuple[Any, list[Any]]:
