@@ -239,15 +239,16 @@ def test_the_list_has_every_stored_report_with_its_age_and_what_is_missing(
         (tmp_path / name).with_suffix(".json").write_text("{}")
         (tmp_path / name).with_suffix(".md").touch()
     assert main(["--results", str(tmp_path), "--list"]) == 0
-    *ages, missing = capsys.readouterr().out.splitlines()
+    *ages, of_cpu, missing = capsys.readouterr().out.splitlines()
     assert len(ages) == 3
+    assert of_cpu == "cpu: missing streaming"
     assert missing == f"h200: missing {', '.join(name for name in reports.REPORTS['cuda'] if name != 'scan')}"
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--device", "cpu", "sparse"], "expected names of report, selection, got sparse"),
+        (["--device", "cpu", "sparse"], "expected names of report, selection, streaming, got sparse"),
         (["speed"], "got speed"),
         ([], "torch finds no CUDA device on this machine"),
         (["--device", "cpu", "--seconds", "-1"], "--seconds: expected a number over 0, got -1"),
