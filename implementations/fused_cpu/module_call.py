@@ -35,8 +35,12 @@ def run(
 
     x: [T, B, I], or [B, T, I] with `batch_first`, on a CPU. first: initial states [L*D, B, H], () for zeros. weights: of each
     layer and direction weight_ih, weight_hh, bias_ih and bias_hh (None for none), as torch.nn has them. lengths: int64 [B].
-    Nothing depends on x in the padding, where the output and x's gradient are 0.
+    Nothing depends on x in the padding, where the output and x's gradient are 0. Raises RuntimeError, as torch.nn does, for
+    states of another dtype or device.
     """
+    for state in first:
+        if state.dtype != x.dtype or state.device != x.device:
+            raise RuntimeError(f"expected states of {x.dtype} on {x.device}, got {state.dtype} on {state.device}")
     hidden = next(one.shape[1] for one in weights[1:2] if one is not None)
     stack = stack_of(cell, hidden, x.dtype, batch_first, bidirectional)
     if lengths is not None and torch.is_grad_enabled():  # else what the padding holds would be in the weights' gradients

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,10 +20,11 @@ from pytest_ecornn.autotune import ranks, select
 from pytest_ecornn.autotune.selection import HEURISTIC, MEASURE, Choices, is_recomputed, no_data
 from pytest_ecornn.contract import cells
 from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
+from pytest_ecornn.nn import kernel_limits
 from pytest_ecornn.nn.autocast import autocast_of
 from pytest_ecornn.nn.calls import missing_transform
-from pytest_ecornn.nn.cpu_choice import FUSED, refusal_on_cpu
-from pytest_ecornn.nn.kernel_limits import is_static, next_power_of_2, refusal_of_sizes
+from pytest_ecornn.nn.cpu_choice import refusal_of_auto, refusal_on_cpu
+from pytest_ecornn.nn.kernel_limits import FUSED, is_static, next_power_of_2, refusal_of_sizes
 from pytest_ecornn.nn.module_candidates import (
     CallKind,
     ModuleOptions,
@@ -44,6 +45,7 @@ _VARYING_STEPS = 64  # of a traced call whose T varies
 _first_passes: dict[Hashable, str] = {}  # backends of traced calls without gradients that may be recomputed with them
 _rnn_precision = reader("rnn")
 _BY_TORCH = Choice("torch", "torch", "torch")  # which says what is wrong with a call
+_TRACED = Choice("torch", "torch", "torch: torch.jit traces the call", is_final=False)
 _OF_LENGTHS = Choice(*("persistent_gpu",) * 2, "persistent_gpu: with lengths the kernels run wherever they can, untimed")
 
 
@@ -75,10 +77,12 @@ class BackendChooser:
         if not isinstance(rows, Tensor):
             return _BY_TORCH
         backend = module._backend
-        if backend not in ("persistent_gpu", FUSED) and not _is_run_by_kernels(rows.device):
+        if _is_always_torch(backend, rows.device):
             elsewhere = _elsewhere(module, rows.device)
             self.on_cpu = elsewhere if rows.is_cpu else self.on_cpu
             return elsewhere
+        if torch._C._get_tracing_state() is not None and backend != FUSED and kernel_limits.kernels_on(rows.device) == FUSED:
+            return _TRACED
         sizes = rows.shape if rows is input else (len(input.batch_sizes), int(input.batch_sizes[0]))
         dtype, has_grad = rows.dtype, torch.is_grad_enabled()
         key = (
@@ -148,11 +152,18 @@ def _of_states(hx: Any) -> tuple[Any, ...]:
 _choices_elsewhere: dict[tuple[str, torch.device], Choice] = {}
 
 
+def _is_always_torch(backend: str, device: torch.device) -> bool:
+    """Whether no kernels run on a device, or none of a backend on a CPU, where a call is worth shortening."""
+    if backend in ("persistent_gpu", FUSED):
+        return False
+    return device.type != "cuda" if backend == "torch" else kernel_limits.kernels_on(device) is None
+
+
 def _elsewhere(module: Any, device: torch.device) -> Choice:
     """The choice on a device where the kernels never run."""
     choice = _choices_elsewhere.get((module._backend, device))
     if choice is None:
-        reason = "backend is torch" if module._backend == "torch" else f"on {device}: the kernels run on a CUDA device"
+        reason = "backend is torch" if module._backend == "torch" else f"no kernels run on {device}"
         choice = _choices_elsewhere[module._backend, device] = Choice("torch", "torch", f"torch: {reason}")
     return choice
 
@@ -189,7 +200,11 @@ def without_timing(module: Any, input: Any, rows: Tensor, hx: Any, checks_sizes:
     """torch.nn, where it alone runs the call or says what is wrong with it, or None."""
     if rows.numel() == 0 or not _has_right_dimensions(module, input, hx):
         return _BY_TORCH
-    reason = _refusal(module, rows.device) or (_refusal_of_sizes(module, input, rows, hx) if checks_sizes else None)
+    reason = _refusal(module, rows.device)
+    if reason is None and kernel_limits.kernels_on(rows.device) == FUSED:
+        reason = refusal_of_auto(module, input, rows, hx)
+    elif reason is None and checks_sizes:
+        reason = _refusal_of_sizes(module, input, rows, hx)
     if reason and module._backend == "persistent_gpu":
         raise ValueError(reason)
     return Choice("torch", "torch", f"torch: {reason}") if reason else None
@@ -199,6 +214,9 @@ def choose_with_lengths(module: Any, input: Tensor, hx: Any) -> Choice:
     """The choice of a padded call with lengths, traced or not. Raises ValueError where a named backend does not run it."""
     if module._backend == FUSED:
         return _fused(module, input, input, hx)
+    is_chosen = kernel_limits.kernels_on(input.device) == FUSED and module._backend in ("auto", "heuristic")
+    if is_chosen and not torch.compiler.is_compiling():  # as without lengths, with which torch.nn takes longer
+        return cast(Choice, module._chooser.choose(module, input, hx))
     if (choice := without_timing(module, input, input, hx)) is not None:
         return choice
     if module._backend == "auto" and _is_forced("torch"):
@@ -234,7 +252,8 @@ def _refusal(module: Any, device: torch.device) -> str | None:
         return f"the kernels have {missing}"
     if module._backend == "torch":
         return "backend is torch"
-    if not _is_run_by_kernels(device):
+    kernels = kernel_limits.kernels_on(device)
+    if kernels is None or (module._backend == "persistent_gpu" and kernels == FUSED):
         return f"on {device}: the kernels run on a CUDA device"
     if module.proj_size:
         return f"expected proj_size 0, got {module.proj_size}: the kernels do not project states"
@@ -243,6 +262,8 @@ def _refusal(module: Any, device: torch.device) -> str | None:
 
 def _refusal_of_sizes(module: Any, input: Any, rows: Tensor, hx: Any) -> str | None:
     """Why the kernels do not run a call of those sizes and that dtype, or None."""
+    if kernel_limits.kernels_on(rows.device) == FUSED:
+        return refusal_on_cpu(module, input, rows, hx)
     device, batch = rows.device, batch_of(module, input)
     if torch.compiler.is_compiling() and not is_static(batch):
         batch = next_power_of_2(batch)  # fewer graphs are made
@@ -252,10 +273,6 @@ def _refusal_of_sizes(module: Any, input: Any, rows: Tensor, hx: Any) -> str | N
     dtype = autocast_of(device)(rows[:0]).dtype
     trains = wants_gradient([rows, *cells.unpack_state(hx), *module._flat_weights])
     return refusal_of_sizes(*size, dtype, device, trains, is_tf32(dtype))
-
-
-def _is_run_by_kernels(device: torch.device) -> bool:
-    return device.type == "cuda"
 
 
 def choose_traced(module: Any, input: Any, hx: Any) -> tuple[str, str]:

@@ -1,4 +1,7 @@
-"""Sizes and dtypes that persistent_gpu's kernels do not run. Its modules ask before a call, torch.compile once a graph."""
+"""Which kernels a device runs, and sizes and dtypes that persistent_gpu's do not run.
+
+Modules ask before a call, torch.compile once a graph.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,14 @@ import torch
 
 from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.nn.tracing import constant_in_graphs
+
+FUSED = "fused_cpu"
+_KERNELS = {"cuda": "persistent_gpu", "cpu": FUSED}
+
+
+def kernels_on(device: torch.device) -> str | None:
+    """The backend of the kernels that "auto" chooses on a device, or None."""
+    return _KERNELS.get(device.type)
 
 
 @lru_cache(maxsize=4096)

@@ -22,9 +22,13 @@ from pytest_ecornn.implementations._common.compile_threads import KernelSource, 
 from pytest_ecornn.implementations.auto import estimates
 from pytest_ecornn.implementations.cudnn.known_issues import defect
 from pytest_ecornn.implementations.persistent_gpu.plan import plan_of_case
+from pytest_ecornn.nn import kernel_limits
+from pytest_ecornn.nn.cpu_choice import fused_kernels, preferred_on_cpu
+from pytest_ecornn.nn.kernel_limits import FUSED
 from pytest_ecornn.reference.precision import current, is_autocast
 
 NAMES = ("torch", "persistent_gpu")  # in the order in which ties are resolved
+CPU_NAMES = ("torch", FUSED)
 _SEED = 0
 _EIGHT = 8  # sequences, of a multiple of which torch takes other algorithms of cuDNN
 
@@ -68,10 +72,9 @@ def may_run_meanwhile(device: torch.device) -> bool:
 
     Not where results are to be the same in each run, and not on a stream of the caller's, as before a capture.
     """
-    waits = os.environ.get("ECORNN_COMPILE", "beside") == "wait" or torch.backends.cudnn.deterministic
-    if device.type != "cuda" or waits:
+    if os.environ.get("ECORNN_COMPILE", "beside") == "wait" or torch.backends.cudnn.deterministic:
         return False
-    return torch.cuda.current_stream(device) == torch.cuda.default_stream(device)
+    return device.type == "cpu" or torch.cuda.current_stream(device) == torch.cuda.default_stream(device)
 
 
 class KernelCompilation:
@@ -81,20 +84,24 @@ class KernelCompilation:
         self._cases, self._device = cases, device
 
     @cached_property
-    def _codes(self) -> list[KernelSource]:
-        from pytest_ecornn.implementations.persistent_gpu.describe import kernel_codes
+    def _sources(self) -> list[KernelSource]:
+        sources: list[KernelSource]
+        if kernel_limits.kernels_on(self._device) == FUSED:
+            sources = [kernel for case in self._cases for kernel in fused_kernels(case)]
+        else:
+            from pytest_ecornn.implementations.persistent_gpu.describe import kernel_codes
 
-        codes: list[KernelSource] = [code for case in self._cases for code in kernel_codes(plan_of_case(case, self._device))]
-        compile_threads().add(codes)
-        return codes
+            sources = [code for case in self._cases for code in kernel_codes(plan_of_case(case, self._device))]
+        compile_threads().add(sources)
+        return sources
 
     def is_running(self, others: bool = True) -> bool:
         """Whether some are being compiled. others: or any other kernel, whose compilation slows what would be timed now."""
-        codes, threads = self._codes, compile_threads()
-        return threads.is_compiling(codes) or (others and threads.is_busy)
+        sources, threads = self._sources, compile_threads()
+        return threads.is_compiling(sources) or (others and threads.is_busy)
 
     def wait(self) -> None:
-        compile_threads().wait(self._codes)
+        compile_threads().wait(self._sources)
 
 
 def _never(name: str, steps: int) -> Callable[[], object]:
@@ -130,9 +137,20 @@ class ModuleProblem:
     def case(self) -> Case:
         return self.problem.case
 
+    @property
+    def _is_of_a_cpu(self) -> bool:
+        return kernel_limits.kernels_on(self.device) == FUSED
+
     def choices(self) -> Choices:
         case, refusal = self._computed_case, self.refusal()
-        compilation = None if refusal else KernelCompilation(self.kernel_cases(probe_lengths(case.steps)), self.device)
+        lengths = probe_lengths(case.steps)
+        compilation = None if refusal else KernelCompilation(self.kernel_cases(lengths), self.device)
+        if self._is_of_a_cpu:
+            return Choices(
+                [Candidate(name, partial(self._make_call, name)) for name in CPU_NAMES], preferred_on_cpu(case), lengths,
+                captures=False, runnable=CPU_NAMES, compilation=compilation, compiled="torch",
+                may_run_meanwhile=partial(may_run_meanwhile, self.device),
+            )  # fmt: skip
         return module_choices(case, self.device, self._make_call, refusal, self.torch_refusal, compilation)
 
     def runs_after_compiling(self, backend: str) -> bool:
@@ -153,10 +171,14 @@ class ModuleProblem:
     @property
     def candidate_names(self) -> tuple[str, ...]:
         """The backends that a decision may name."""
+        if self._is_of_a_cpu:
+            return CPU_NAMES
         return NAMES if self.torch_refusal is None else ("persistent_gpu",)
 
     @property
     def torch_refusal(self) -> str | None:
+        if self._is_of_a_cpu:
+            return None
         return torch_refusal(self.problem, self._computed_case)
 
     @property
@@ -268,7 +290,8 @@ def kind_of(module: Any, input: Any, rows: Tensor, hx: Any) -> CallKind:
     has_grad = torch.is_grad_enabled()
     return CallKind(
         steps, batch_of(module, input), is_packed, hx is not None, rows.dtype, rows.dtype if weight is None else weight.dtype,
-        torch.get_autocast_dtype(rows.device.type) if is_autocast(rows.device) else None, is_tf32(rows.dtype),
+        torch.get_autocast_dtype(rows.device.type) if is_autocast(rows.device) else None,
+        kernel_limits.kernels_on(rows.device) != FUSED and is_tf32(rows.dtype),
         has_grad and wants_gradient([rows, *cells.unpack_state(hx)]), has_grad and requires_grad(module._flat_weights),
         torch.are_deterministic_algorithms_enabled(), rows.device,
     )  # fmt: skip
@@ -285,11 +308,13 @@ def module_problem(
         batch_first=options.batch_first, ragged=kind.is_packed, has_state=kind.has_state,
         mode="training" if kind.x_grad or kind.weight_grad else "inference",
     )  # fmt: skip
-    is_linear = estimates.is_linear(case if kind.autocast is None else replace(case, dtype=_name(kind.autocast)))
+    on_cpu = kernel_limits.kernels_on(kind.device) == FUSED
+    is_linear = on_cpu or estimates.is_linear(case if kind.autocast is None else replace(case, dtype=_name(kind.autocast)))
     problem = Problem(
         case=case, caller="module", x_grad=kind.x_grad, weight_grad=kind.weight_grad,
         dropout=options.dropout > 0, evaluation=not options.training, deterministic=kind.deterministic,
         autocast="" if kind.autocast is None else f"{_name(kind.autocast)}_of_{_name(kind.weight_dtype)}",
+        threads=torch.get_num_threads() if on_cpu else 0,
         is_linear=is_linear, variant="" if is_linear or kind.batch % _EIGHT else "eights",
     )  # fmt: skip
     make = partial(_make_on_meta, options, kind.weight_dtype)

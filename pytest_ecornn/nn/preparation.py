@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from contextlib import nullcontext
 from math import log2
 from typing import Any
 
@@ -31,14 +32,15 @@ def prepare(
     the input, as that of a layer behind others. has_state: calls give initial states.
 
     Compiled kernels and decisions lie in the cache folder, ECORNN_CACHE_DIR, which may be copied to equal machines and be
-    read-only there. On a CPU there is nothing to prepare. Raises ValueError for ranges that are empty or begin below 1.
+    read-only there. Raises ValueError for ranges that are empty or begin below 1.
     """
     sequences, lengths = _range("batch", batch), _range("steps", steps)
     notes: list[str] = []
     for name, layer in model.named_modules():
-        if isinstance(layer, (RNN, GRU, LSTM)) and (weight := layer._flat_weights[0]) is not None and weight.is_cuda:
+        if isinstance(layer, (RNN, GRU, LSTM)) and (weight := layer._flat_weights[0]) is not None:
             place = f"{name}: " if name else ""
-            with torch.set_grad_enabled(training or x_grad), torch.cuda.stream(torch.cuda.Stream(weight.device)):
+            stream = torch.cuda.stream(torch.cuda.Stream(weight.device)) if weight.is_cuda else nullcontext()
+            with torch.set_grad_enabled(training or x_grad), stream:
                 notes += [place + line for line in _prepare(layer, weight, sequences, lengths, x_grad, has_state)]
     return notes
 

@@ -1,5 +1,6 @@
-"""torch.nn's RNN, LSTM and GRU run by persistent_gpu's kernels, in whose launch recurrent weights stay on chip for all steps.
+"""torch.nn's RNN, LSTM and GRU by kernels: persistent_gpu's on a CUDA device, fused_cpu's on a CPU.
 
+A launch of persistent_gpu keeps recurrent weights on chip for all steps. A call of fused_cpu runs all steps in one kernel.
 They have torch.nn's arguments, parameters, state_dict, shapes and errors. Where the kernels run, the first call of a kind times
 them and torch.nn, and the faster runs from then on; elsewhere torch.nn does. `notes()` says which and why.
 With `backend="persistent_gpu"` the kernels run or the call raises.
@@ -25,7 +26,7 @@ from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.nn.autocast import autocast_of, cast_parameters
 from pytest_ecornn.nn.backend_choice import BackendChooser, choose_traced, choose_with_lengths
 from pytest_ecornn.nn.calls import decompose_in_transforms, is_in_vmap, lengths_beside, map_states, run_layers, run_packed
-from pytest_ecornn.nn.cpu_choice import FUSED
+from pytest_ecornn.nn.kernel_limits import FUSED
 from pytest_ecornn.nn.lengths_by_torch import batched_states, run_by_torch
 from pytest_ecornn.nn.module_candidates import is_tf32
 from pytest_ecornn.nn.quantization import qconfig_of
@@ -240,8 +241,12 @@ class _Recurrent(nn.RNNBase):
         layers = self.num_layers if self.dropout > 0 and self.training else 1
         size = len(parameters) // layers  # each layer's gradients are ready before the next one's are computed
         of_layers = [cast_parameters(parameters[at : at + size], x.device) for at in range(0, len(parameters), size)]
+        is_transposed = backend == FUSED and layers > 1 and self.batch_first  # torch.nn on a CPU drops elements of [T, B, H]
+        if is_transposed:
+            x, how = x.transpose(0, 1), how._replace(batch_first=False)
         calls = [_run_of(backend, weights, lengths, how) for weights in of_layers]
         output, *final = run_layers(calls, x, first, self.dropout)
+        output = output.transpose(0, 1) if is_transposed else output
         return output, tuple(final) if len(final) > 1 else final[0]
 
     def _options(self, dtype: torch.dtype) -> RNNOptions:

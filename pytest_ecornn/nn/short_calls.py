@@ -96,13 +96,13 @@ class ShortCalls:
             return
         if not can_skip_dispatch((*given, *weights)):
             return
-        run: _TorchCall | _KernelCall | _FusedCall
+        run: Callable[..., Any]
         if choice.called == "torch" and lengths is None:
             run = _TorchCall(module, x, self._zeros)
         elif choice.called == "fused_cpu":
             if lengths is not None or (module.training and module.dropout) or not all(one.is_contiguous() for one in given):
                 return
-            run = _FusedCall(module, x, wants_gradient((*given, *weights)))
+            run = _fused_call(module, x, wants_gradient((*given, *weights)))
         elif choice.called == "torch" or not all(one.is_contiguous() for one in given):
             return
         else:
@@ -214,29 +214,21 @@ def _with_biases(module: Any) -> list[Tensor | None]:
     return [one for i in range(0, len(weights), 2) for one in (*weights[i : i + 2], None, None)]
 
 
-class _FusedCall:
+def _fused_call(module: Any, x: Tensor, trains: bool) -> Callable[..., Any]:
     """fused_cpu's call for a module, without dropout."""
-
-    __slots__ = ("_run", "_weights")
-
-    def __init__(self, module: Any, x: Tensor, trains: bool):
-        weights = _with_biases(module)
-        self._weights, self._run = weights, _fused_run(module, x, trains, len(weights) // len(PARAMETERS))
-
-    def __call__(self, module: Any, x: Tensor, hx: Any) -> Any:
-        output, *final = self._run(x, _states_of(hx), self._weights)
-        return output, tuple(final) if len(final) > 1 else final[0]
-
-
-def _fused_run(module: Any, x: Tensor, trains: bool, tracks: int) -> Callable[..., Sequence[Tensor]]:
-    """A function of x, states and weights, all without gaps where the call is short and wants no gradients."""
     from pytest_ecornn.implementations.fused_cpu.module_call import run
     from pytest_ecornn.implementations.fused_cpu.short_run import ShortRun
 
-    options = module.mode.lower(), module.batch_first, module.bidirectional
-    if trains or not ShortRun.is_for(x, module.batch_first) or not all(map(Tensor.is_contiguous, (x, *module._flat_weights))):
-        return lambda x, states, weights: run(x, states, weights, None, *options)
-    return ShortRun(options[0], module.hidden_size, x, *options[1:], tracks)
+    weights, options = _with_biases(module), (module.mode.lower(), module.batch_first, module.bidirectional)
+    if not trains and ShortRun.is_for(x, module.batch_first) and all(map(Tensor.is_contiguous, module._flat_weights)):
+        short = ShortRun(options[0], module.hidden_size, x, *options[1:], len(weights) // len(PARAMETERS))
+        return lambda module, x, hx: short(x, hx, weights)
+
+    def call(module: Any, x: Tensor, hx: Any) -> Any:
+        output, *final = run(x, _states_of(hx), weights, None, *options)
+        return output, tuple(final) if len(final) > 1 else final[0]
+
+    return call
 
 
 class _KernelCall:

@@ -79,21 +79,22 @@ def test_a_time_is_the_hosts_or_the_devices(steps: int, called_us: float, device
 
 
 def test_a_hopeless_candidate_is_called_twice() -> None:
-    for a_ms, b_ms in ((1.0, 100.0), (0.01, 9.0)):
+    for a_ms, b_ms in ((1.0, 100.0), (0.01, 12.0)):
         calls: list[float] = []
         beside(counted(b_ms, calls), a_ms)
         assert len(calls) == 2  # the first, which would compile, and the one that warms up
 
 
 def test_a_candidate_is_not_hopeless_for_one_slow_sample() -> None:
-    durations = iter([0.0, 0.008])  # of the first call, and of the one that warms up
-    timings = beside(lambda: time.sleep(next(durations, 0.0005))).samples
-    assert timings["b"][0].called_us < timings["a"][0].called_us
+    for a_ms in (1.0, 0.6, 0.01):  # another process may have the core for milliseconds, however short the call
+        durations = iter([0.0, 0.008])  # of the first call, and of the one that warms up
+        timings = beside(lambda durations=durations: time.sleep(next(durations, 0.0001)), a_ms).samples
+        assert timings["b"][0].called_us < 2e3
 
 
 def test_what_is_hopeless_late_is_not_called_again() -> None:
     late: list[list[float]] = [[] for _ in range(6)]
-    slow = [Candidate(f"slow {n}", lambda steps, calls=calls: counted(9.0, calls)) for n, calls in enumerate(late)]
+    slow = [Candidate(f"slow {n}", lambda steps, calls=calls: counted(12.0, calls)) for n, calls in enumerate(late)]
     measure([Candidate("a", lambda steps: sleeps(1.0)), *slow], (4,), CPU, captures=False)
     assert {len(calls) for calls in late} == {2}  # warming up has taken over half the budget
 

@@ -153,3 +153,21 @@ def test_what_it_does_not_run_raises() -> None:
         own.LSTM(3, 5, backend="fused_cpu", device="meta")(torch.zeros(4, 2, 3, device="meta"))
     with pytest.raises(RuntimeError, match=r"input\.size"):
         module(torch.zeros(4, 2, 7, dtype=torch.float64))
+
+
+def test_states_of_another_dtype_are_refused_in_every_call() -> None:
+    module, x, state = own.GRU(4, 9, backend="fused_cpu"), torch.randn(1, 2, 4), torch.randn(1, 2, 9)
+    for _ in range(3):
+        module(x, state)
+    with pytest.raises(RuntimeError, match=r"expected states of .*float32 on cpu, got .*float64 on cpu"):
+        module(x, state.double())
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"bidirectional": True, "batch_first": True}])
+def test_for_a_seed_the_same_elements_are_dropped_as_by_torch(options: dict[str, Any]) -> None:
+    module, reference = pair("GRU", 4, 9, 3, dropout=0.5, **options)
+    outputs = []
+    for each in (module, reference):
+        torch.manual_seed(3)
+        outputs.append(each(torch.linspace(-1, 1, 5 * 7 * 4, dtype=torch.float64).view(5, 7, 4))[0])
+    torch.testing.assert_close(*outputs, rtol=0, atol=1e-12)

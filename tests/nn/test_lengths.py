@@ -426,7 +426,7 @@ def test_torchs_own_errors(cell: str) -> None:
 def test_what_ran_is_said() -> None:
     module = made("gru")
     module(torch.ones(T, B, I), lengths=LENGTHS)
-    assert module.notes() == "torch: on cpu: the kernels run on a CUDA device"
+    assert module.notes() == "torch: a test compares with torch.nn"
     with pytest.raises(ValueError, match="on cpu: the kernels run on a CUDA device"):
         made("gru", backend="persistent_gpu")(torch.ones(T, B, I), lengths=LENGTHS)
 

@@ -11,7 +11,7 @@ import torch
 from pytest_ecornn.autotune import Decision, selection
 from pytest_ecornn.autotune.decision import Timing
 from pytest_ecornn.implementations.auto import estimates
-from pytest_ecornn.nn import GRU, LSTM, MinGRU, __main__, preparation, prepare
+from pytest_ecornn.nn import GRU, LSTM, __main__, preparation, prepare
 from tests.helpers import nn_kernels, persistent
 from tests.helpers import undecided as fixtures
 from tests.helpers.requirements import needs_compiler, needs_gpu
@@ -24,10 +24,6 @@ on_cpu, by_kernels = persistent.on_cpu, nn_kernels.by_kernels  # fixtures
 def test_a_range_without_sizes_is_refused(sizes: Any) -> None:
     with pytest.raises(ValueError, match="as a number from 1 on, or as the least and the greatest, got"):
         prepare(GRU(4, 9), **sizes)
-
-
-def test_on_a_cpu_there_is_nothing_to_prepare() -> None:
-    assert prepare(torch.nn.Sequential(GRU(4, 9), MinGRU(4, 9)), (1, 64), (5, 120)) == []
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ MAX_IMPORT_SECONDS = 0.3  # beyond torch's own
 USES = {
     "contract": ("", "from pytest_ecornn import Case, Implementation, Unsupported", set()),
     "nn": ("import torch", "import pytest_ecornn.nn", {"numpy", "torch"}),
-    "gru": ("import torch", "nn.GRU(3, 4)(torch.randn(8, 2, 3))[0].sum().backward()", {"numpy", "torch"}),
+    "gru": ("import torch", "nn.GRU(3, 4)(torch.randn(8, 2, 3))[0].sum().backward()", {"numpy", "torch", *OF_LLVM}),
     "mingru": ("import torch", "nn.MinGRU(3, 4)(torch.randn(8, 2, 3))[0].sum().backward()", {"numpy", "torch", *OF_LLVM}),
     "stream": ("import torch", "nn.LSTM(3, 4).stream().warm_up()", {"numpy", "torch", *OF_LLVM}),
 }

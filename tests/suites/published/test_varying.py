@@ -190,11 +190,12 @@ def test_lengths_are_timed_beside_padding_where_modules_take_them(monkeypatch: p
 
 def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(scenario_times, "FIXED", (SMALL, RAGGED))
+    monkeypatch.setitem(scenario_times._TIMED_CHOICES, "ECORNN_AUTO", "torch")
     arguments = ["--output", str(tmp_path), "--device", "cpu", "--drawn", "0", "--steps", "6", "--repeats", "1"]
     assert varying.main([*arguments, "--parts", "scenarios"]) == 0
     first, second = rows_of(tmp_path, "scenarios")
     assert (first.scenario, set(first.arms), first.reasons) == (SMALL, set(scenario_times.ARMS), {})
-    assert len({run.digest for runs in first.arms.values() for run in runs}) == 1  # on a CPU torch.nn runs
+    assert len({run.digest for runs in first.arms.values() for run in runs}) == 1  # torch.nn's
     assert len(second.arms[TORCH]) == 1
     assert {*second.arms} | {*second.reasons} == {*scenario_times.ARMS}
     text = (tmp_path / "varying.md").read_text()
