@@ -1,7 +1,7 @@
-"""Memory as Numba code sees it through plain pointers: 16-bit elements widened on load and rounded on store, streaming stores.
+"""Memory as Numba code sees it through plain pointers: short elements widened on load and rounded on store, streaming stores.
 
 Numba has no bfloat16 and no arithmetic in float16. Here bfloat16 is held as uint16 and float16 as int16, so that the type of a
-pointer picks the conversion, and a loop over `load` and `store` vectorises for every dtype.
+pointer picks the conversion, and a loop over `load` and `store` vectorises for every dtype. int8 is loaded alone.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-ELEMENTS: dict[str, Any] = {"float32": np.float32, "float64": np.float64, "bfloat16": np.uint16, "float16": np.int16}
+ELEMENTS: dict[str, Any] = {
+    "float32": np.float32, "float64": np.float64, "bfloat16": np.uint16, "float16": np.int16, "int8": np.int8,
+}  # fmt: skip
 LINE = 64  # bytes of a cache line, and of the vectors that `store_nontemporal` writes
 WORKSPACE_ELEMENTS = 3 * 1024  # three gates of the widest tile
 
 BITS = {32: ir.IntType(32), 64: ir.IntType(64)}
 FLOATS = {32: ir.FloatType(), 64: ir.DoubleType()}
-_NARROW = {types.uint16: "bfloat16", types.int16: "float16"}
+_NARROW = {types.uint16: "bfloat16", types.int16: "float16", types.int8: "int8"}
 
 
 def computed(element: Any) -> Any:
@@ -44,6 +46,8 @@ def widen(builder: Any, element: Any, value: Any, lanes: int = 1) -> Any:
         return builder.bitcast(bits, wide)
     if element is types.int16:
         return builder.fpext(builder.bitcast(value, lane_type(ir.HalfType(), lanes)), wide)
+    if element is types.int8:
+        return builder.sitofp(builder.sext(value, lane_type(BITS[32], lanes)), wide)
     return value
 
 

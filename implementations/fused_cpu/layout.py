@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn.functional import pad
+
+from pytest_ecornn.contract.weight_rounding import quantize
 
 PANEL = 32  # outputs of a panel
 DEPTH = 2  # K' is a multiple
@@ -35,9 +38,11 @@ def pack_bias(bias: Tensor | None, weight: Tensor) -> Tensor:
 
 
 class Packed(NamedTuple):
-    """Weights of a layer in one direction, in the computing type. w_ih, b_ih: None where x holds pre-activations.
+    """Weights of a layer in one direction, in the computing type or, packed, a shorter one; biases in the computing type.
 
-    w_hh, b_hh: None of a cell that multiplies no state.
+    w_ih, b_ih: None where x holds pre-activations. w_hh, b_hh: None of a cell that multiplies no state.
+
+    w_hh_scales, w_ih_scales: of int8 weights, a scale for each output, in the computing type.
 
     is_packed: or as torch has them, [N, K] without gaps, and None for no bias.
     """
@@ -46,7 +51,13 @@ class Packed(NamedTuple):
     b_hh: Tensor | None
     w_ih: Tensor | None = None
     b_ih: Tensor | None = None
+    w_hh_scales: Tensor | None = None
+    w_ih_scales: Tensor | None = None
     is_packed: bool = True
+
+    def without_inputs(self) -> Packed:
+        """W_hh alone, where x holds pre-activations."""
+        return self._replace(w_ih=None, b_ih=None, w_ih_scales=None)
 
 
 FEW_SEQUENCES = 2  # up to which packed weights are not read faster
@@ -60,6 +71,28 @@ def packed_for(batch: int, w_hh: Tensor, b_hh: Tensor | None, w_ih: Tensor | Non
     if w_ih is None:
         return Packed(pack(w_hh), pack_bias(b_hh, w_hh))
     return Packed(pack(w_hh), pack_bias(b_hh, w_hh), pack(w_ih), pack_bias(b_ih, w_ih))
+
+
+def packed_in(
+    dtype: torch.dtype, w_hh: Tensor | None, b_hh: Tensor | None, w_ih: Tensor | None = None, b_ih: Tensor | None = None
+) -> Packed:
+    """Copies of weights, which are in the computing type, rounded to `dtype` and packed."""
+    hh, bias_hh, hh_scales = _rounded(dtype, w_hh, b_hh)
+    ih, bias_ih, ih_scales = _rounded(dtype, w_ih, b_ih)
+    return Packed(hh, bias_hh, ih, bias_ih, hh_scales, ih_scales)
+
+
+def _rounded(
+    dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """A packed weight, its bias and its scales."""
+    if weight is None:
+        return None, None, None
+    own_bias = pack_bias(bias, weight).clone()
+    if dtype == torch.int8:
+        values, scales = quantize(weight)
+        return pack(values), own_bias, pack_bias(scales, weight)
+    return pack(weight.to(dtype)), own_bias, None
 
 
 def work_elements(batch: int, hidden: int, inputs: int, gates: int) -> int:

@@ -66,7 +66,9 @@ from pytest_ecornn.implementations.fused_cpu.fields import (
     STEPS,
     TASKS,
     W_HH,
+    W_HH_SCALES,
     W_IH,
+    W_IH_SCALES,
     WORK,
     X_B,
     X_T,
@@ -147,6 +149,7 @@ def forward(raw: Any, x: Any, out: Any, weights: Any, step: Any, saving_step: An
     work = state_pointer(raw[WORK], out)
     w_hh, w_ih = same_type(raw[W_HH], weights), same_type(raw[W_IH], weights)
     b_hh, b_ih = same_type(raw[B_HH], work), same_type(raw[B_IH], work)
+    hh_scales, ih_scales = same_type(raw[W_HH_SCALES], work), same_type(raw[W_IH_SCALES], work)
     hidden, gates, batch, inputs = raw[HIDDEN], raw[GATES], raw[BATCH], raw[INPUT]
     depth, width, x_depth = round_up(hidden, DEPTH), round_up(gates * hidden, PANEL), round_up(inputs, DEPTH)
     every_h, every_c = work, at(work, batch * round_up(hidden, PANEL))
@@ -174,10 +177,11 @@ def forward(raw: Any, x: Any, out: Any, weights: Any, step: Any, saving_step: An
             if raw[PACKED] != 0:
                 sums = at(every_sum, first * width)
                 if raw[W_HH] != 0:
-                    multiply(w_hh, gates * hidden, depth, at(every_h, first * depth), depth, b_hh, 0, sums, width, last - first)
+                    rows = at(every_h, first * depth)
+                    multiply(w_hh, hh_scales, gates * hidden, depth, rows, depth, b_hh, 0, sums, width, last - first)
                 if inputs != 0:
                     products, rows = at(every_product, first * width), at(every_x, first * x_depth)
-                    multiply(w_ih, gates * hidden, x_depth, rows, x_depth, b_ih, 0, products, width, last - first)
+                    multiply(w_ih, ih_scales, gates * hidden, x_depth, rows, x_depth, b_ih, 0, products, width, last - first)
             else:
                 for b in range(first, last):
                     sums, products = at(every_sum, b * width), at(every_product, b * width)
@@ -254,7 +258,8 @@ def backward(raw: Any, d_out: Any, weights: Any, step: Any) -> None:
                     if raw[DSUMS] != 0:
                         fill(at(d_sums, row * gates * hidden), gates * hidden)
             own = at(every_h, first * width)
-            multiply(w_hh, hidden, depth, at(every_sum, first * depth), depth, own, width, own, width, last - first)
+            scales = same_type(raw[W_HH_SCALES], work)  # of int8 alone, which has no gradients
+            multiply(w_hh, scales, hidden, depth, at(every_sum, first * depth), depth, own, width, own, width, last - first)
             for b in range(first, last):
                 end = length(raw, b)
                 if s < end and is_reset(raw, time_of(raw, s, end), b):

@@ -39,6 +39,7 @@ def _product(rows: int) -> Any:
     def product(
         typingctx: Any,
         weights: Any,
+        scales: Any,
         depth: Any,
         x: Any,
         x_stride: Any,
@@ -57,14 +58,18 @@ def _product(rows: int) -> Any:
             return context.get_dummy_value()
 
         size = types.int64
-        return types.none(weights, size, x, size, first, size, out, size), codegen
+        return types.none(weights, scales, size, x, size, first, size, out, size), codegen
 
     return product
 
 
 def _emit(builder: Any, element: Any, kind: Any, args: Sequence[Any], rows: int, start: int, lanes: int) -> None:
-    """Emits out[row, start : start + lanes] = first[row, ..] + sum over k of x[row, k] weights[k, ..]."""
-    weights, depth, x, x_stride, first, first_stride, out, out_stride = args
+    """Emits out[row, start : start + lanes] = first[row, ..] + sum over k of x[row, k] weights[k, ..].
+
+    The sum of int8 weights is multiplied by scales[..] before `first` is added.
+    """
+    weights, scales, depth, x, x_stride, first, first_stride, out, out_stride = args
+    is_scaled = element is types.int8
     word, vector = BITS[64], lane_type(FLOATS[kind.bitwidth], lanes)
     partial = 2 if rows == 1 else 1  # sums of a row, of even and odd inputs
     sums = [[cgutils.alloca_once(builder, vector) for _ in range(partial)] for _ in range(rows)]
@@ -73,11 +78,14 @@ def _emit(builder: Any, element: Any, kind: Any, args: Sequence[Any], rows: int,
     def load_part(of: Any, base: Any, index: Any) -> Any:
         return load_lanes(builder, of, base, builder.add(index, ir.Constant(word, start)), lanes)
 
+    def load_first(row: int) -> Any:
+        return load_part(kind, first, builder.mul(ir.Constant(word, row), first_stride))
+
+    zeros = ir.Constant(vector, [0.0] * lanes)
     for row, parts in enumerate(sums):
-        given = load_part(kind, first, builder.mul(ir.Constant(word, row), first_stride))
-        builder.store(given, parts[0])
+        builder.store(zeros if is_scaled else load_first(row), parts[0])
         for other in parts[1:]:
-            builder.store(ir.Constant(vector, [0.0] * lanes), other)
+            builder.store(zeros, other)
     with cgutils.for_range_slice(builder, ir.Constant(word, 0), depth, ir.Constant(word, DEPTH)) as (k, _):
         for step in range(DEPTH):
             index = builder.add(k, ir.Constant(word, step))
@@ -91,6 +99,9 @@ def _emit(builder: Any, element: Any, kind: Any, args: Sequence[Any], rows: int,
         total = builder.load(parts[0])
         for other in parts[1:]:
             total = builder.fadd(total, builder.load(other))
+        if is_scaled:
+            total = builder.fmul(total, load_part(kind, scales, ir.Constant(word, 0)), flags=("contract",))
+            total = builder.fadd(total, load_first(row), flags=("contract",))
         place = builder.add(builder.mul(ir.Constant(word, row), out_stride), ir.Constant(word, start))
         address = builder.bitcast(builder.gep(out, [place], inbounds=True), ir.PointerType(vector))
         builder.store(total, address, align=kind.bitwidth // 8)
@@ -107,28 +118,32 @@ _product_1, _product_2, _product_4 = _product(1), _product(2), _product(4)
 
 @inline
 def multiply(
-    weights: Any, outputs: int, depth: int, x: Any, x_stride: int, first: Any, first_stride: int, out: Any, out_stride: int,
-    rows: int,
+    weights: Any, scales: Any, outputs: int, depth: int, x: Any, x_stride: int, first: Any, first_stride: int, out: Any,
+    out_stride: int, rows: int,
 ) -> None:  # fmt: skip
-    """out[row] = first[row] + W x[row] for whole panels. weights: packed. depth: K'. first_stride: 0 for one of all rows."""
+    """out[row] = first[row] + W x[row] for whole panels. weights: packed. depth: K'. first_stride: 0 for one of all rows.
+
+    scales: of the outputs of int8 weights, else not read.
+    """
     for panel in range((outputs + PANEL - 1) // PANEL):
         own, given, target = at(weights, panel * depth * PANEL), at(first, panel * PANEL), at(out, panel * PANEL)
+        own_scales = at(scales, panel * PANEL)
         row = 0
         while row + 4 <= rows:
             _product_4(
-                own, depth, at(x, row * x_stride), x_stride, at(given, row * first_stride), first_stride,
+                own, own_scales, depth, at(x, row * x_stride), x_stride, at(given, row * first_stride), first_stride,
                 at(target, row * out_stride), out_stride,
             )  # fmt: skip
             row += 4
         if row + 2 <= rows:
             _product_2(
-                own, depth, at(x, row * x_stride), x_stride, at(given, row * first_stride), first_stride,
+                own, own_scales, depth, at(x, row * x_stride), x_stride, at(given, row * first_stride), first_stride,
                 at(target, row * out_stride), out_stride,
             )  # fmt: skip
             row += 2
         if row < rows:
             _product_1(
-                own, depth, at(x, row * x_stride), x_stride, at(given, row * first_stride), first_stride,
+                own, own_scales, depth, at(x, row * x_stride), x_stride, at(given, row * first_stride), first_stride,
                 at(target, row * out_stride), out_stride,
             )  # fmt: skip
 

@@ -52,7 +52,7 @@ class Saved(NamedTuple):
 class Recurrence:
     """x_dtype: of pre-activations, or of inputs. dtype: of outputs and states. threads: at most so many run it.
 
-    weight_dtype: of packed weights, None for the computing type.
+    weight_dtype: of packed weights, None for the computing type. int8 has scales beside it.
     """
 
     cell: str
@@ -185,7 +185,7 @@ class Recurrence:
             work.data_ptr(), address(packed.w_hh), address(packed.w_ih), address(packed.b_hh), address(packed.b_ih),
             row_step, row_sequence, *x_rows, *out, *states,
             *((0, 0) if saved is None else (saved.values.data_ptr(), saved.old.data_ptr())), *gradients,
-            address(lengths), *reset_rows, packed.is_packed,
+            address(lengths), *reset_rows, packed.is_packed, address(packed.w_hh_scales), address(packed.w_ih_scales),
         ))  # fmt: skip
 
     def rows_of_task(self, batch: int) -> int:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from pytest_ecornn.implementations._cpu.threads import c_function
 from pytest_ecornn.implementations.fused_cpu.fields import C0, CN, H0, HN, NEXT, OUT, X
-from pytest_ecornn.implementations.fused_cpu.layout import Packed, pack, pack_bias, work_elements
+from pytest_ecornn.implementations.fused_cpu.layout import Packed, packed_in, work_elements
 from pytest_ecornn.implementations.fused_cpu.recurrence import Recurrence, Rows, States
 
 _NUMPY_DTYPES = {torch.float32: np.dtype("float32"), torch.float64: np.dtype("float64"), torch.float16: np.dtype("float16")}
-_WEIGHT_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class StreamOptions(NamedTuple):
@@ -45,9 +45,15 @@ class Stream:
         """weights: called for torch.nn's parameters. Raises ValueError for sizes, dtypes and devices that no stream has."""
         if options.batch < 1:
             raise ValueError(f"expected batch as 1 or more, got {options.batch}")
-        if options.weight_dtype not in _WEIGHT_DTYPES or options.dtype not in _WEIGHT_DTYPES:
-            names = ", ".join(str(dtype) for dtype in _WEIGHT_DTYPES)
-            raise ValueError(f"expected dtypes among {names}, got {options.dtype} and weights of {options.weight_dtype}")
+        if options.weight_dtype not in (*_DTYPES, torch.int8) or options.dtype not in _DTYPES:
+            names = ", ".join(str(dtype) for dtype in _DTYPES)
+            raise ValueError(
+                f"expected dtypes among {names}, and torch.int8 of weights, got {options.dtype} and weights of "
+                f"{options.weight_dtype}"
+            )
+        compute, of_weights = (torch.promote_types(one, torch.float32) for one in (options.dtype, options.weight_dtype))
+        if compute != of_weights:
+            raise ValueError(f"expected weights that are computed in {compute}, got {options.weight_dtype}")
         self._options, self._weights = options, weights
         hidden, batch, dtype = options.hidden_size, options.batch, options.dtype
         self._has_c, self._numpy_dtype = options.cell == "lstm", _NUMPY_DTYPES.get(dtype)
@@ -79,16 +85,9 @@ class Stream:
 
     def _pack(self, weights: Mapping[str, Tensor], suffix: str) -> Packed:
         """A layer's weights; without W_hh of a cell that has none."""
-        compute, dtype = self._recurrence.compute, self._options.weight_dtype
-        packed: dict[str, Tensor | None] = {}
-        for end in ("_hh", "_ih"):
-            matrix, bias = weights.get(f"weight{end}{suffix}"), weights.get(f"bias{end}{suffix}")
-            if matrix is None:
-                packed |= {f"w{end}": None, f"b{end}": None}
-            else:
-                padded = pack_bias(None if bias is None else bias.to(compute), matrix.to(compute))
-                packed |= {f"w{end}": pack(matrix.to(compute).to(dtype)), f"b{end}": padded.clone()}
-        return Packed(**packed)  # type: ignore[arg-type]
+        given = (weights.get(name + suffix) for name in ("weight_hh", "bias_hh", "weight_ih", "bias_ih"))
+        own = (None if one is None else one.to(self._recurrence.compute) for one in given)
+        return packed_in(self._options.weight_dtype, *own)  # type: ignore[arg-type]
 
     def _make_fields(self) -> list[array[int]]:
         """The fields of each layer's launch, but for what a call is given."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Precision: TypeAlias = Literal["storage", "float32"]
+WeightRounding: TypeAlias = Literal["none", "bfloat16", "int8"]
 State: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...] | None"
 Layer: TypeAlias = "Callable[..., tuple[torch.Tensor, State]]"  # called as `Implementation.build` says
 

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
+from pytest_ecornn.contract.weight_rounding import quantize
 from pytest_ecornn.implementations._cpu import threads
 from pytest_ecornn.implementations.fused_cpu import FusedCpu, recurrence
 from pytest_ecornn.implementations.fused_cpu.layout import PANEL, SAVED, pack, pack_bias, round_up
@@ -176,37 +177,46 @@ def test_lanes_have_exact_ends_and_keep_nan(name: str, ends: list[float], dtype:
     np.testing.assert_array_equal(np.signbit(values[: len(x)]), np.signbit(ends))
 
 
-def product_of(dtype: Any) -> Callable[..., None]:
+def product_of(dtype: Any, weight_dtype: Any) -> Callable[..., None]:
     """`multiply` as a function of addresses and sizes."""
     from numba import cfunc, types
 
     from pytest_ecornn.implementations.fused_cpu.panels import multiply
 
-    pointer, size = types.CPointer(types.float32 if dtype is torch.float32 else types.float64), types.int64
-    signature = types.void(pointer, size, size, pointer, size, pointer, size, pointer, size, size)
+    elements = {torch.int8: types.int8, torch.float32: types.float32, torch.float64: types.float64}
+    weights, pointer, size = types.CPointer(elements[weight_dtype]), types.CPointer(elements[dtype]), types.int64
+    signature = types.void(weights, pointer, size, size, pointer, size, pointer, size, pointer, size, size)
 
     @cfunc(signature, error_model="numpy", fastmath={"contract"})
-    def product(w: Any, n: int, k: int, x: Any, x_stride: int, b: Any, b_stride: int, out: Any, stride: int, rows: int) -> None:
-        multiply(w, n, k, x, x_stride, b, b_stride, out, stride, rows)
+    def product(
+        w: Any, scales: Any, n: int, k: int, x: Any, x_stride: int, b: Any, b_stride: int, out: Any, stride: int, rows: int
+    ) -> None:
+        multiply(w, scales, n, k, x, x_stride, b, b_stride, out, stride, rows)
 
-    kinds = [ctypes.c_void_p, *(ctypes.c_int64,) * 2, *(ctypes.c_void_p, ctypes.c_int64) * 3, ctypes.c_int64]
+    kinds = [*(ctypes.c_void_p,) * 2, *(ctypes.c_int64,) * 2, *(ctypes.c_void_p, ctypes.c_int64) * 3, ctypes.c_int64]
     call: Callable[..., None] = ctypes.CFUNCTYPE(None, *kinds)(product.address)
     return lambda *arguments: (call(*arguments), product)[0]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_products_of_any_rows_equal_torchs(dtype: torch.dtype) -> None:
-    multiply, eps = product_of(dtype), torch.finfo(dtype).eps
+@pytest.mark.parametrize(
+    ("dtype", "weight_dtype"), [(torch.float32,) * 2, (torch.float64,) * 2, (torch.float32, torch.int8)], ids=str
+)
+def test_products_of_any_rows_equal_torchs(dtype: torch.dtype, weight_dtype: torch.dtype) -> None:
+    multiply, eps = product_of(dtype, weight_dtype), torch.finfo(dtype).eps
     for outputs in (1, 31, 32, 33, 97):
         for inputs in (1, 2, 3, 8, 33):
             weight, bias = torch.randn(outputs, inputs, dtype=dtype), torch.randn(outputs, dtype=dtype)
-            packed, packed_bias, depth = pack(weight), pack_bias(bias, weight), round_up(inputs, 2)
+            values, scales = (weight, None) if weight_dtype is dtype else quantize(weight)
+            packed, packed_bias, depth = pack(values), pack_bias(bias, weight), round_up(inputs, 2)
+            packed_scales = pack_bias(scales, weight)
+            if scales is not None:
+                weight = values.double() * scales[:, None].double()
             width = round_up(outputs, PANEL)
             for rows in (1, 2, 3, 4, 5, 7, 16):
                 x = torch.full((rows + 1, depth + 3), torch.nan, dtype=dtype)
                 x[:rows, :depth] = nn.functional.pad(torch.randn(rows, inputs, dtype=dtype), (0, depth - inputs))
                 out = torch.full((rows + 1, width + 5), torch.nan, dtype=dtype)
-                addresses = packed.data_ptr(), outputs, depth, x.data_ptr(), depth + 3
+                addresses = packed.data_ptr(), packed_scales.data_ptr(), outputs, depth, x.data_ptr(), depth + 3
                 multiply(*addresses, packed_bias.data_ptr(), 0, out.data_ptr(), width + 5, rows)
                 expected = x[:rows, :inputs].double() @ weight.double().T + bias.double()
                 case = f"N {outputs}, K {inputs}, {rows} rows"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import threading
 import tracemalloc
@@ -119,10 +120,11 @@ def test_a_bound_step_reads_and_writes_the_same_memory() -> None:
     torch.testing.assert_close(list(state), list(final), rtol=0, atol=0)
 
 
-def test_a_warm_step_allocates_nothing() -> None:
+@pytest.mark.parametrize("weight_dtype", [None, torch.int8])
+def test_a_warm_step_allocates_nothing(weight_dtype: torch.dtype | None) -> None:
     module, x, y = module_of("LSTM", 16, 16, 2), torch.randn(1, 16), torch.empty(1, 16)
     state = torch.zeros(2, 1, 16), torch.zeros(2, 1, 16)
-    stream = module.stream().warm_up()
+    stream = module.stream(1, weight_dtype).warm_up()
     step = stream.bound(x, (y, state))
     for run, most in ((step, 0), (lambda: stream(x, state, (y, state)), 1024)):
         for _ in range(3):
@@ -167,6 +169,61 @@ def test_rounded_weights_are_those_of_a_rounded_module() -> None:
     expected, _ = run_by_torch(module, x)
     torch.testing.assert_close(output.double(), expected, rtol=0, atol=1e-6)
     assert (exact - output).abs().max() > 1e-4
+
+
+STREAMED = {**KINDS, "MinGRU": {}, "MinLSTM": {}, "MinGRU positive": {"positive": True}, "MinLSTM positive": {"positive": True}}
+
+
+def rounded_in_float64(module: Any) -> Any:
+    """A copy in float64 whose weights are int8 times a scale for each row."""
+    exact = copy.deepcopy(module).double()
+    for name, weight in exact.named_parameters():
+        if name.startswith("weight"):
+            scales = getattr(module, name).detach().abs().amax(1, keepdim=True) / 127
+            scales = torch.where(scales > 0, scales, 1)
+            weight.data = (getattr(module, name).detach() / scales).round().double() * scales.double()
+    return exact
+
+
+@pytest.mark.parametrize("kind", STREAMED)
+@pytest.mark.parametrize(("layers", "batch", "hidden", "bias"), [(1, 1, 40, True), (2, 3, 33, True), (2, 7, 9, False)])
+def test_int8_weights_have_a_scale_for_each_row(kind: str, layers: int, batch: int, hidden: int, bias: bool) -> None:
+    torch.manual_seed(0)
+    backend = {"backend": "loop"} if kind.startswith("Min") else {}
+    module = getattr(own, kind.partition(" ")[0])(5, hidden, layers, bias=bias, **STREAMED[kind], **backend)
+    with torch.no_grad():
+        for name, weight in module.named_parameters():
+            if name.startswith("weight"):
+                weight.mul_(4 * torch.rand(weight.shape[0], 1))
+                weight[3] = 0
+    x = torch.randn(6, batch, 5)
+    output, state = steps_of(module.stream(batch, torch.int8), x)
+    with torch.no_grad():
+        expected, final = rounded_in_float64(module)(x.double())
+    results = [one.double() for one in (output, *flat(state))]
+    torch.testing.assert_close(results, [expected, *flat(final)], rtol=0, atol=1e-5)
+    assert (steps_of(module.stream(batch), x)[0] - output).abs().max() > 1e-4
+
+
+def test_int8_weights_and_scales_are_those_of_the_last_update() -> None:
+    module, x = module_of("LSTM", 12, 20), torch.randn(1, 12)
+    stream = module.stream(weight_dtype=torch.int8)
+    y, state = torch.empty(1, 20), (torch.zeros(1, 1, 20), torch.zeros(1, 1, 20))
+    step = stream.bound(x, (y, state))
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.mul_(torch.rand(weight.shape[0]).view(-1, *[1] * (weight.dim() - 1)) * 3)
+    stream.update()
+    step()
+    expected, _ = module.stream(weight_dtype=torch.int8)(x)
+    torch.testing.assert_close(y, expected, rtol=0, atol=0)
+
+
+def test_weights_that_int8_does_not_have_are_refused() -> None:
+    module = module_of("GRU", 4, 6)
+    module.weight_hh_l0.data[1, 2] = torch.nan
+    with pytest.raises(ValueError, match="expected finite weights to round to int8, got NaN or an infinity"):
+        module.stream(weight_dtype=torch.int8)
 
 
 def test_parametrized_weights_stream() -> None:
@@ -226,7 +283,9 @@ def test_modules_without_a_stream_say_so() -> None:
         own.LSTM(4, 6, proj_size=3).stream()
     with pytest.raises(ValueError, match="expected batch as 1 or more, got 0"):
         own.GRU(4, 6).stream(0)
-    with pytest.raises(ValueError, match=r"weights of torch\.int8"):
-        own.GRU(4, 6).stream(weight_dtype=torch.int8)
+    with pytest.raises(ValueError, match=r"weights of torch\.int16"):
+        own.GRU(4, 6).stream(weight_dtype=torch.int16)
+    with pytest.raises(ValueError, match=r"expected weights that are computed in torch\.float64, got torch\.int8"):
+        own.GRU(4, 6, dtype=torch.float64).stream(weight_dtype=torch.int8)
     with pytest.raises(ValueError, match="expected parameters on the CPU, got meta"):
         own.GRU(4, 6, device="meta").stream()
