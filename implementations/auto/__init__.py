@@ -73,7 +73,7 @@ class Auto(Noted):
 
 
 def _coarser(declared: list[str]) -> str:
-    return "storage" if "storage" in declared else "float32"
+    return "storage" if "storage" in declared else declared[0]
 
 
 def layer_problem(case: Case) -> Problem:

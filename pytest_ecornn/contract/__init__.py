@@ -29,10 +29,12 @@ CONTENTS = (
     *("nan", "nan_state", "nan_weight", "infinite", "infinite_x", "infinite_weight"),
     *("negative_infinite", "negative_infinite_x", "negative_infinite_weight", "negative_state"),
 )
+ODD_WEIGHTS = ("nan_weight", "infinite_weight", "negative_infinite_weight")  # contents that int8 has no weights for
 NEGATIVE_STATES = ("negative_state", "negative_infinite")  # contents whose initial states are negative in any cell
 DEVICES = ("cpu", "cuda")
 LAYOUTS = ("contiguous", "strided", "offset", "transposed", "feature_major")
 MAX_ACTIVATION_ERROR = 2.0**-12  # that may be declared
+WEIGHT_ROUNDINGS = ("none", "bfloat16", "int8")
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
@@ -313,6 +315,7 @@ class Declared(NamedTuple):
     products: Precision = "float32"
     weight_gradients: Precision = "float32"
     activation_error: float = 0.0
+    weight_rounding: WeightRounding = "none"
 
 
 class Implementation(ABC):
@@ -323,7 +326,9 @@ class Implementation(ABC):
     products made of them; `saved_gates` that in which the gates wait for the backward pass; `products` that in which W_ih x
     and W_hh h, or the parts of a long sum, wait to be added; `weight_gradients` that in which the gradient of W_hh is summed:
     step by step where sequences have lengths, else in two halves. `activation_error` is how far off sigmoid and tanh may be,
-    relative to them, where they are not as exact as float32 has them. `deterministic` claims that calls agree bit for bit.
+    relative to them, where they are not as exact as float32 has them. `weight_rounding` is how W_ih and W_hh are rounded, as
+    `weight_rounding.round_weights` does: "bfloat16", or "int8" with a scale for each row. The reference then has these weights
+    too, only inference runs, and an own one runs only where it is named. `deterministic` claims that calls agree bit for bit.
     `supported` lists the cases that run, which `unsupported` may narrow, by size for instance; one of them must be there.
     `takes_resets` says that layers take a mask of resets; `times_in_build` that `build` times something, alone on the machine;
     `costly_shapes` that each new shape is compiled for seconds: drawn cases then have few shapes, and no boundary sizes.
@@ -337,6 +342,7 @@ class Implementation(ABC):
     products: Precision = "float32"
     weight_gradients: Precision = "float32"
     activation_error: float = 0.0
+    weight_rounding: WeightRounding = "none"
     deterministic: bool
     supported: SupportedCases = EVERY_CASE
     takes_resets: bool = False
@@ -354,6 +360,10 @@ class Implementation(ABC):
 
         if case.resets and not self.takes_resets:
             return "takes no resets"
+        if self.weight_rounding != "none" and case.training:
+            return f"runs inference alone: its weights are rounded to {self.weight_rounding}"
+        if self.weight_rounding == "int8" and case.contents in ODD_WEIGHTS:
+            return "int8 has no NaN and no infinity"
         if reason := self.supported.refusal(replace(case, resets=False) if case.resets else case):
             return reason
         try:

@@ -257,7 +257,7 @@ CSV = (
     _of_row("worst_tensor", lambda row: getattr(standing.worst_error(row), "tensor", None)),
     LARGEST_ERROR, _of_row("informative_tensors", _informative), _of_row("uninformative_tensors", _uninformative),
     *map(_of_row, ("examples", "refused", "carry", "deterministic")), NOTES, _of_row("seconds"), HOST_US,
-    *map(_of_row, Declared._fields[1:]),  # the first, carry, stands before them
+    *map(_of_row, Declared._fields[1:-1]),  # the first, carry, stands before them, and the last at the end
 )  # fmt: skip
 CSV_DEVICE_ONLY = (*RATIO, *TIME, CALLS_PER_SAMPLE, CLOCK, GB_PER_S, GFLOP_PER_S, FLOOR_SHARE, SAMPLES)
 CSV_END = (
@@ -265,7 +265,7 @@ CSV_END = (
     FIRST_CALL_MS, LABEL, SOURCE,
     _of_row("published_us", lambda row: getattr(_fastest_published(row), "time_us", None)),
     _of_row("published_on", lambda row: getattr(_fastest_published(row), "system", None)),
-    PUBLISHED_RATIO,
+    PUBLISHED_RATIO, _of_row("weight_rounding"),
 )  # fmt: skip
 
 

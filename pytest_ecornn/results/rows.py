@@ -233,6 +233,7 @@ class Row:
     label: str = ""
     source: str = ""
     published: list[PublishedTime] = field(default_factory=list)
+    weight_rounding: str = "none"
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -25,7 +25,15 @@ from types import ModuleType
 from pytest_ecornn.cases.sources.size_hints import size_hints
 from pytest_ecornn.cases.sources.sources import INIT, home
 from pytest_ecornn.cases.strategies import Refusal, nearest_supported
-from pytest_ecornn.contract import EVERY_CASE, MAX_ACTIVATION_ERROR, Case, Declared, Implementation, SupportedCases
+from pytest_ecornn.contract import (
+    EVERY_CASE,
+    MAX_ACTIVATION_ERROR,
+    WEIGHT_ROUNDINGS,
+    Case,
+    Declared,
+    Implementation,
+    SupportedCases,
+)
 from pytest_ecornn.system.interruption import raised_as_error
 from pytest_ecornn.system.package_folders import IMPLEMENTATIONS
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, lasting
@@ -51,6 +59,11 @@ class ImplementationInfo:
     path: Path
     cli_option: str = ""
     is_own: bool = False
+
+    @property
+    def is_run_unnamed(self) -> bool:
+        """Whether --ecornn-only need not name it: what rounds weights is no rival of those of this project that do not."""
+        return not self.is_own or self.cls.weight_rounding == "none"
 
     def nearest_supported(self, case: Case, refusal: Refusal) -> Case | None:
         """As `strategies.nearest_supported`. Another's sources are read for sizes, too; own ones run any."""
@@ -258,11 +271,13 @@ def _missing_attributes(kind: type[Implementation]) -> list[str]:
         missing.append("supported (a pytest_ecornn.SupportedCases)")
     elif kind.supported == EVERY_CASE and kind.unsupported is Implementation.unsupported:
         missing.append("supported, or unsupported")
-    for name in Declared._fields[:-1]:
+    for name in Declared._fields[:-2]:  # all but activation_error and weight_rounding
         if getattr(kind, name, None) not in ("storage", "float32"):
             missing.append(f'{name} ("storage" or "float32")')
     if not 0 <= getattr(kind, "activation_error", 0.0) <= MAX_ACTIVATION_ERROR:
         missing.append(f"activation_error (from 0 to {MAX_ACTIVATION_ERROR:g})")
+    if getattr(kind, "weight_rounding", "none") not in WEIGHT_ROUNDINGS:
+        missing.append(f"weight_rounding ({', '.join(WEIGHT_ROUNDINGS)})")
     if not isinstance(getattr(kind, "deterministic", None), bool):
         missing.append("deterministic (True or False)")
     missing += [

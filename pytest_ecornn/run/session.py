@@ -134,11 +134,8 @@ class RunSession:
 
     @property
     def selected(self) -> list[ImplementationInfo]:
-        return [
-            implementation
-            for implementation in self.implementations.values()
-            if not self.options.only or implementation.name in self.options.only
-        ]
+        only = self.options.only
+        return [one for name, one in self.implementations.items() if (name in only if only else one.is_run_unnamed)]
 
     def locator_options(self, implementation: ImplementationInfo, is_timed: bool) -> str:
         """The options, beside name and case, that a command needs to run the implementation once more, and to time it."""

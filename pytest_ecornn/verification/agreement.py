@@ -43,7 +43,7 @@ class ResultComparator:
 
     @cached_property
     def _expected(self) -> ReferenceResult:
-        return ReferenceResult(self.problem)
+        return ReferenceResult(self.problem).rounded(self.declared.weight_rounding)
 
     def bitwise_equal(self, wanted: Tensors, got: Tensors) -> str:
         """Describes a tensor that differs in a bit, in one line; empty if none does."""

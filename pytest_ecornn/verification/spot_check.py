@@ -19,6 +19,7 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Case, Declared, Weights
 from pytest_ecornn.contract.cells import x_width
+from pytest_ecornn.contract.weight_rounding import round_weights
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification import comparison, yardstick
 from pytest_ecornn.verification.calls import Tensors, run
@@ -44,7 +45,7 @@ def shares(made: Sequence[Made], declared: Declared) -> list[float]:
     limits = _limits(case, declared)
     size = group_size(case)
     groups = [made[start : start + size] for start in range(0, len(made), size)]
-    return [share for group in groups for share in _group_shares(group, limits)]
+    return [share for group in groups for share in _group_shares(group, limits, declared)]
 
 
 def group_size(case: Case) -> int:
@@ -57,7 +58,7 @@ def group_size(case: Case) -> int:
 
 def _limits(case: Case, declared: Declared) -> Mapping[str, float]:
     """Returns each tensor's largest error that raises no doubt, relative to its largest element."""
-    own = expected(case)
+    own = expected(case).rounded(declared.weight_rounding)
     yards = own.baseline_errors(declared, yardstick.run_counts(own.tensors["output"].numel())[0])
     limits = {}
     for name, reference in own.tensors.items():
@@ -67,9 +68,10 @@ def _limits(case: Case, declared: Declared) -> Mapping[str, float]:
     return limits
 
 
-def _group_shares(group: Sequence[Made], limits: Mapping[str, float]) -> list[float]:
+def _group_shares(group: Sequence[Made], limits: Mapping[str, float], declared: Declared) -> list[float]:
     signs = [1.0 - 2.0 * secrets.randbelow(2) for _ in group]
     joined = _joined([problem() for problem, _ in group], signs)
+    joined = replace(joined, weights=round_weights(joined.weights, declared.weight_rounding))
     wanted = run(ReferenceLoop().build(joined.case, joined.weights), joined)
     max_share = [0.0] * len(group)
     is_doubtful = False
@@ -84,7 +86,7 @@ def _group_shares(group: Sequence[Made], limits: Mapping[str, float]) -> list[fl
             sign = signs[position] if name.startswith("grad") else 1.0
             max_share[position] = max(max_share[position], _share(one, part * sign, limits[name]))
     if is_doubtful and len(group) > 1:
-        return [max(max_share[k], *_group_shares([one], limits)) for k, one in enumerate(group)]
+        return [max(max_share[k], *_group_shares([one], limits, declared)) for k, one in enumerate(group)]
     return [math.inf] * len(group) if is_doubtful else max_share
 
 

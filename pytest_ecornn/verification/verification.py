@@ -14,7 +14,8 @@ from torch import Tensor
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
-from pytest_ecornn.contract import Case, Declared, Implementation, Layer, Weights, cells
+from pytest_ecornn.contract import Case, Declared, Implementation, Layer, WeightRounding, Weights, cells
+from pytest_ecornn.contract.weight_rounding import round_weights
 from pytest_ecornn.reference import rounding
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification import comparison, rounding_shares, yardstick
@@ -62,14 +63,30 @@ def to_float64(problem: Problem) -> Problem:
 
 
 class ReferenceResult:
-    """The reference's results on a problem, and how far a plain loop is from them."""
+    """The reference's results on a problem, and how far a plain loop is from them. Both have rounded weights where declared."""
 
-    def __init__(self, problem: Problem):
+    def __init__(self, problem: Problem, rounding: WeightRounding = "none"):
+        """rounding: how the problem's weights were rounded."""
         tampering.record_access("the expected result")
-        self.problem = problem
+        self.problem, self._rounding = problem, rounding
+        self._rounded: dict[WeightRounding, ReferenceResult] = {}
         device = reference_device(problem.case)
         self._own = problem if device == problem.case.device else contents.to_device(problem, device)
         self._yardsticks: dict[Declared, list[yardstick.Errors]] = {}
+
+    def rounded(self, rounding: WeightRounding) -> ReferenceResult:
+        """The result for weights that are rounded so; itself where they are none or were before."""
+        if rounding in ("none", self._rounding):
+            return self
+        if rounding not in self._rounded:
+            problem = replace(self.problem, weights=round_weights(self.problem.weights, rounding))
+            self._rounded[rounding] = ReferenceResult(problem, rounding)
+        return self._rounded[rounding]
+
+    def rounding_error(self, rounding: WeightRounding) -> float:
+        """The root mean square by which rounded weights change the output, over that of the output."""
+        exact, rounded = self.tensors["output"], self.rounded(rounding).tensors["output"]
+        return float((rounded - exact).norm() / exact.norm())
 
     @cached_property
     def tensors(self) -> dict[str, Array]:
@@ -95,6 +112,8 @@ class ReferenceResult:
 
     def baseline_errors(self, declared: Declared, runs: int) -> yardstick.Errors:
         """Errors of the plain loop by tensor and slice: the worst of so many permutations, see `yardstick.run_counts`."""
+        if (rounded := self.rounded(declared.weight_rounding)) is not self:
+            return rounded.baseline_errors(declared, runs)
         done = self._yardsticks.setdefault(declared, [])
         for number in range(len(done), runs):
             done.append(self._run_yardstick(declared, number))
@@ -135,6 +154,8 @@ class ReferenceResult:
         over its limit by many is not judged by more. With 0 the rule's floors are the first limits: what passes by them needs
         no yardstick, but its share says less.
         """
+        if (rounded := self.rounded(declared.weight_rounding)) is not self:
+            return rounded.compare(tensors, declared, fewest_runs)
         verdicts, doubtful = dict[str, TensorCheck](), list(self.tensors)
         for runs in dict.fromkeys((fewest_runs, 1, *yardstick.run_counts(self.tensors["output"].numel()))):
             verdicts |= self._judge(tensors, declared, doubtful, runs)

@@ -127,6 +127,9 @@ BAD = {
     GOOD.replace("deterministic", "takes_resets = 1\n    deterministic"): "class Mine lacks takes_resets",
     GOOD.replace("deterministic", "times_in_build = 'yes'\n    deterministic"): "class Mine lacks times_in_build",
     GOOD.replace("deterministic", "costly_shapes = 'yes'\n    deterministic"): "class Mine lacks costly_shapes",
+    GOOD.replace(
+        "deterministic", "weight_rounding = 'int4'\n    deterministic"
+    ): r"class Mine lacks weight_rounding \(none, bf",
     "import no_such_module": "importing it raised ModuleNotFoundError.*mend the module",
     SKIPS: "importing it raised Skipped: no GPU; mend",
     "import pytest\npytest.importorskip('no_such')": "importing it raised Skipped: could not import 'no_such'",

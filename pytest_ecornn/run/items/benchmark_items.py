@@ -13,7 +13,7 @@ from pytest_ecornn.measurement.noise.baselines import PLACES, BaselineProbe
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results.rows import Row, Timing
-from pytest_ecornn.run.items.items import NamedCaseItem, build_and_compare, check_not_refused
+from pytest_ecornn.run.items.items import NamedCaseItem, build_and_compare, check_not_refused, notes_of
 from pytest_ecornn.system.interruption import raised_as_error
 from pytest_ecornn.system.locking import turn
 from pytest_ecornn.verification import spot_check
@@ -72,7 +72,7 @@ class BenchmarkItem(NamedCaseItem):
         self._verify_kept(columns)
         row.timing = self._check_roofline(called.timing(ceilings, peak_bytes, host_us), ceilings)
         row.replay = self._check_roofline(replayed.timing(ceilings), ceilings) if replayed else None
-        row.notes = "; ".join(filter(None, [candidate.implementation.notes(), *notes]))
+        row.notes = "; ".join(filter(None, [notes_of(candidate), *notes]))
 
     def _built_and_compared(self) -> tuple[Candidate, list[TensorCheck]]:
         """What times something when it is built has the machine alone for that."""

@@ -33,7 +33,7 @@ from pytest_ecornn.verification.guards import ambient
 from pytest_ecornn.verification.guards.exit_guard import ExitGuard
 from pytest_ecornn.verification.guards.tampering import IntrospectionGuard, MonkeypatchGuard
 from pytest_ecornn.verification.outcomes import RAISED, CheckFailed, SkipCheck, WrongCase, skips_as_unsupported
-from pytest_ecornn.verification.verification import Candidate, failed_tensors, rerun_command
+from pytest_ecornn.verification.verification import Candidate, expected, failed_tensors, rerun_command
 
 
 class ItemLock(Protocol):
@@ -293,7 +293,7 @@ class NamedCaseItem(CheckItem):
 
     def fill(self, row: Row) -> None:
         candidate = self.verified(row)
-        row.notes = candidate.implementation.notes()
+        row.notes = notes_of(candidate)
 
     def verified(self, row: Row) -> Candidate:
         """The implementation built and proven right; its errors go into the row. The machine is not locked yet."""
@@ -327,6 +327,15 @@ def build_and_compare(
     check_not_refused(implementation, case)
     candidate = Candidate.build(implementation.name, implementation.cls, case)
     return candidate, candidate.verify(fewest_runs)
+
+
+def notes_of(candidate: Candidate) -> str:
+    """What the implementation says of what ran, and how far its rounded weights take the output from that of exact ones."""
+    notes, rounding = [candidate.implementation.notes()], candidate.declared.weight_rounding
+    if rounding != "none":
+        error = expected(candidate.case).rounding_error(rounding)
+        notes.append(f"weights in {rounding}: output {100 * error:.2g} % off exact weights'")
+    return "; ".join(filter(None, notes))
 
 
 def record_declared(row: Row, implementation: Implementation) -> None:
