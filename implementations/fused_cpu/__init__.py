@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import torch
 
-from pytest_ecornn.contract import Case, Cost, Layer, Weights
+from pytest_ecornn.contract import Case, Cost, Layer, SupportedCases, Weights
 from pytest_ecornn.implementations._common import torch_nn
 from pytest_ecornn.implementations._common.noted import Noted
 from pytest_ecornn.implementations._common.recurrent_problem import NN_CELLS
 from pytest_ecornn.implementations._cpu.threads import openmp
 from pytest_ecornn.implementations.fused_cpu.stack import CaseStack
+
+ROUNDED = SupportedCases(NN_CELLS, ("float32", "bfloat16", "float16"), modes=("inference",))  # what runs with rounded weights
 
 
 class FusedCpu(Noted):
@@ -33,7 +35,7 @@ class FusedCpu(Noted):
     def build(self, case: Case, weights: Weights) -> Layer:
         threads = torch.get_num_threads()
         self._notes = f"numba {'omp' if openmp() else 'pool'}, {threads} thread{'s' * (threads > 1)}"
-        return CaseStack(case, weights, threads)
+        return CaseStack(case, weights, threads, self.weight_rounding)
 
     def cost(self, case: Case) -> Cost:
         return torch_nn.cost(case)

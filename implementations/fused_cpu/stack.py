@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from pytest_ecornn.contract import Case, State, Weights, cells
+from pytest_ecornn.contract import Case, State, WeightRounding, Weights, cells
+from pytest_ecornn.contract.weight_rounding import round_matrix
 from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, wants_gradient
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations._cpu.machine_code import CpuKernel
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim
-from pytest_ecornn.implementations.fused_cpu.layout import FEW_SEQUENCES, Packed, packed_for
+from pytest_ecornn.implementations.fused_cpu.layout import FEW_SEQUENCES, Packed, packed_for, packed_in
 from pytest_ecornn.implementations.fused_cpu.ops import recur
 from pytest_ecornn.implementations.fused_cpu.recurrence import Recurrence, Rows, States
 
@@ -42,15 +43,23 @@ class TrackWeights(NamedTuple):
         assert self.w_ih is not None
         return linear(x if x.dtype == self.w_ih.dtype else x.to(self.w_ih.dtype), self.w_ih, self.b_ih)
 
+    def rounded(self, rounding: WeightRounding) -> TrackWeights:
+        """W_ih rounded: torch multiplies by it. The kernel multiplies by packed copies alone."""
+        return self if self.w_ih is None or rounding == "none" else self._replace(w_ih=round_matrix(self.w_ih, rounding))
+
 
 class Stack:
     """Layers in one or both directions. threads: at most so many run them."""
 
-    def __init__(self, cell: str, hidden: int, dtype: torch.dtype, batch_first: bool, bidirectional: bool, threads: int):
+    def __init__(
+        self, cell: str, hidden: int, dtype: torch.dtype, batch_first: bool, bidirectional: bool, threads: int,
+        weight_dtype: torch.dtype | None = None,
+    ):  # fmt: skip
+        """weight_dtype: of the packed weights of each call, None for the computing type."""
         self._hidden, self._dtype, self._batch_first = hidden, dtype, batch_first
         self._directions, self._num_states = 1 + bidirectional, len(cells.get(cell).states)
         self._recurrences = {
-            (x_dtype, direction): Recurrence(cell, hidden, x_dtype, dtype, batch_first, bool(direction), threads)
+            (x_dtype, direction): Recurrence(cell, hidden, x_dtype, dtype, batch_first, bool(direction), threads, weight_dtype)
             for x_dtype in {dtype, torch.promote_types(dtype, torch.float32)}
             for direction in range(1 + bidirectional)
         }
@@ -79,10 +88,10 @@ class Stack:
         given = x, *states, lengths, resets
         weights = [one for track in tracks for one in track]
         if x.numel() and can_skip_dispatch((*given, *weights)) and not wants_gradient((*given, *weights)):
-            return self._infer(x, states, tracks, lengths, resets, packed)
+            return self.infer(x, states, tracks, lengths, resets, packed)
         return self._run(x, states, tracks, lengths, resets)
 
-    def _infer(
+    def infer(
         self, x: Tensor, states: Sequence[Tensor], tracks: Sequence[TrackWeights], lengths: Tensor | None,
         resets: Tensor | None, packed: Sequence[Packed],
     ) -> list[Tensor]:  # fmt: skip
@@ -115,7 +124,7 @@ class Stack:
             x = track.gates(x)
         else:
             return x, packed or packed_for(batch, track.w_hh, track.b_hh, track.w_ih, track.b_ih)
-        return x, packed._replace(w_ih=None, b_ih=None) if packed else packed_for(batch, track.w_hh, track.b_hh)
+        return x, packed.without_inputs() if packed else packed_for(batch, track.w_hh, track.b_hh)
 
     def _part(self, x: Tensor, direction: int) -> Tensor:
         """A direction's part of pre-activations."""
@@ -150,17 +159,21 @@ def _states(states: Sequence[Tensor], finals: Sequence[Tensor], offset: int) -> 
 class CaseStack:
     """The layer of a case. In inference of more than a few sequences weights are packed when it is built."""
 
-    def __init__(self, case: Case, weights: Weights, threads: int):
+    def __init__(self, case: Case, weights: Weights, threads: int, rounding: WeightRounding = "none"):
+        """rounding: of weights, in inference; those that are rounded are packed for any number of sequences."""
         self._case, self._weights = case, weights
-        dtype = getattr(torch, case.dtype)
+        dtype, self._weight_dtype = getattr(torch, case.dtype), None if rounding == "none" else getattr(torch, rounding)
         self._compute = torch.promote_types(dtype, torch.float32)
-        self._stack = Stack(case.cell, case.hidden_size, dtype, case.batch_first, case.bidirectional, threads)
+        self._stack = Stack(
+            case.cell, case.hidden_size, dtype, case.batch_first, case.bidirectional, threads, self._weight_dtype
+        )
         self._packed: list[Packed] = []
         self._tracks: list[TrackWeights] | None = None
         if not case.training:
             with torch.no_grad():
-                self._tracks = self._read()
-                self._packed = [self._pack(track) for track in self._tracks]
+                tracks = self._read()
+                self._packed = [self._pack(track) for track in tracks]
+                self._tracks = [track.rounded(rounding) for track in tracks]
         first = self._packed[0] if self._packed else None
         takes_x = case.projected or (first is not None and first.w_ih is not None)
         self._stack.compile(dtype if takes_x else self._compute, case.training)
@@ -168,7 +181,8 @@ class CaseStack:
     def _pack(self, track: TrackWeights) -> Packed:
         batch = self._case.batch
         is_kernels = track.w_ih is not None and takes_inputs(self._case.steps * batch, batch, track.w_ih)
-        return packed_for(batch, track.w_hh, track.b_hh, track.w_ih if is_kernels else None, track.b_ih)
+        weights = track.w_hh, track.b_hh, track.w_ih if is_kernels else None, track.b_ih
+        return packed_for(batch, *weights) if self._weight_dtype is None else packed_in(self._weight_dtype, *weights)
 
     def _read(self) -> list[TrackWeights]:
         """The parameters in the computing type, their patterns applied."""
@@ -184,6 +198,11 @@ class CaseStack:
         return parameter if parameter.dtype == self._compute else parameter.to(self._compute)
 
     def __call__(self, x: Tensor, state: State, lengths: Tensor | None, resets: Tensor | None = None) -> tuple[Tensor, State]:
-        tracks = self._read() if self._tracks is None or torch.is_grad_enabled() else self._tracks
-        output, *final = self._stack(x, cells.unpack_state(state), tracks, lengths, resets, self._packed)
+        states = cells.unpack_state(state)
+        if self._weight_dtype is not None and self._tracks is not None:
+            with torch.no_grad():  # ops know no rounded weights
+                output, *final = self._stack.infer(x, states, self._tracks, lengths, resets, self._packed)
+        else:
+            tracks = self._read() if self._tracks is None or torch.is_grad_enabled() else self._tracks
+            output, *final = self._stack(x, states, tracks, lengths, resets, self._packed)
         return output, tuple(final) if len(final) > 1 else final[0]

@@ -87,7 +87,7 @@ class Stream:
         """A layer's weights; without W_hh of a cell that has none."""
         given = (weights.get(name + suffix) for name in ("weight_hh", "bias_hh", "weight_ih", "bias_ih"))
         own = (None if one is None else one.to(self._recurrence.compute) for one in given)
-        return packed_in(self._options.weight_dtype, *own)  # type: ignore[arg-type]
+        return packed_in(self._options.weight_dtype, *own)
 
     def _make_fields(self) -> list[array[int]]:
         """The fields of each layer's launch, but for what a call is given."""

@@ -55,6 +55,10 @@ def test_layers_on_a_cpu_are_timed_beside_torch_nn(case: str) -> None:
     assert ", torch_cpu " in auto.notes()
 
 
+def test_what_rounds_weights_is_no_candidate() -> None:
+    assert all(one.weight_rounding == "none" for one in candidates.implementations().values())
+
+
 @pytest.mark.parametrize("case", ["mingru-T2-B2-H4-float32", "minlstm_positive-T1-B2-H4-bfloat16-training-state"])
 def test_scans_of_a_few_steps_are_timed_beside_the_loop(case: str) -> None:
     auto = built(case)

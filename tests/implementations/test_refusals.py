@@ -10,6 +10,8 @@ from pytest_ecornn.contract import Case, Implementation
 from pytest_ecornn.implementations.auto import Auto
 from pytest_ecornn.implementations.cudnn import Cudnn
 from pytest_ecornn.implementations.cusparse_gpu import CusparseGpu
+from pytest_ecornn.implementations.fused_cpu_bf16 import FusedCpuBf16
+from pytest_ecornn.implementations.fused_cpu_int8 import FusedCpuInt8
 from pytest_ecornn.implementations.peers import flashrnn
 from pytest_ecornn.implementations.peers.flashrnn import FlashRnn
 from pytest_ecornn.implementations.peers.onnxruntime import OnnxRuntime
@@ -54,6 +56,18 @@ lstm-T4-B9-H128-bfloat16-cuda *multiples of 8 and 128*
 lstm-T4-B8-H130-bfloat16-cuda *multiples of 8 and 128*
 lstm-T4-B8-H128-bfloat16-tf32-cuda TF32 is a precision of float32*
 lstm-T4-B8-H128-bfloat16 runs on a CUDA device
+""",
+    FusedCpuBf16: """
+lstm-T3-B2-H4-float32-ragged-resets
+lstm-T3-B2-H4-float32-nan_weight
+lstm-T3-B2-H4-float32-training runs inference alone: its weights are rounded to bfloat16
+""",
+    FusedCpuInt8: """
+gru-T3-B2-H4-float16-density0.3
+gru-T3-B2-H4-bfloat16-training runs inference alone: its weights are rounded to int8
+gru-T3-B2-H4-float64 runs float32, bfloat16, float16, not float64
+gru-T3-B2-H4-float32-infinite_weight int8 has no NaN and no infinity
+mingru-T3-B2-H4-float32 runs rnn_tanh, rnn_relu, lstm, gru, not mingru
 """,
     OnnxRuntime: """
 lstm-T3-B2-H4-float32
