@@ -62,7 +62,7 @@ class ImplementationInfo:
 
     @property
     def is_run_unnamed(self) -> bool:
-        """Whether --ecornn-only need not name it: what rounds weights is no rival of those of this project that do not."""
+        """Whether a run has it without its name: an own one that rounds weights computes another function than its rivals."""
         return not self.is_own or self.cls.weight_rounding == "none"
 
     def nearest_supported(self, case: Case, refusal: Refusal) -> Case | None:

@@ -246,7 +246,7 @@ class Options:
     only: tuple[str, ...] = option(
         "--ecornn-only",
         IMPLEMENTATIONS,
-        "Run just this implementation, by exact name (repeatable).",
+        "Run just this implementation, by exact name (repeatable). Those of this project that round weights run by name alone.",
         is_list=True,
         metavar="NAME",
         setup=sorted,

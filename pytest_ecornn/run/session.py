@@ -134,8 +134,9 @@ class RunSession:
 
     @property
     def selected(self) -> list[ImplementationInfo]:
-        only = self.options.only
-        return [one for name, one in self.implementations.items() if (name in only if only else one.is_run_unnamed)]
+        only, require = self.options.only, self.options.require
+        named = [one for name, one in self.implementations.items() if name in only]
+        return named or [one for name, one in self.implementations.items() if one.is_run_unnamed or name in require]
 
     def locator_options(self, implementation: ImplementationInfo, is_timed: bool) -> str:
         """The options, beside name and case, that a command needs to run the implementation once more, and to time it."""

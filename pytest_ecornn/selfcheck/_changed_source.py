@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import torch
 
-from pytest_ecornn.contract import Case, Implementation, Layer, Precision, Weights
+from pytest_ecornn.contract import Case, Implementation, Layer, Precision, WeightRounding, Weights
 from pytest_ecornn.implementations import fused_cpu
 from pytest_ecornn.implementations._common import autograd_ops
 from pytest_ecornn.system.scratch import Scratch
@@ -27,6 +27,7 @@ class ChangedFusedCpu(Implementation):
     """fused_cpu, where a file has `replacement` in the place of `text`."""
 
     carry: Precision = "float32"
+    weight_rounding: WeightRounding = "none"
     deterministic = True
     takes_resets = True
     file: ClassVar[str]
@@ -38,7 +39,9 @@ class ChangedFusedCpu(Implementation):
 
     def build(self, case: Case, weights: Weights) -> Layer:
         package = changed_package(f"fused_cpu_{type(self).__name__}", self.file, self.text, self.replacement)
-        layer: Layer = package.FusedCpu().build(case, weights)
+        implementation = package.FusedCpu()
+        implementation.weight_rounding = self.weight_rounding
+        layer: Layer = implementation.build(case, weights)
         return layer
 
 

@@ -113,6 +113,8 @@ def test_a_first_run_has_few_items(foreign: Foreign) -> None:
     names = [line for line in done.stdout.splitlines() if "::test_" in line]
     grouped = [line for line in names if "::test_unsupported[" in line]
     assert len(names) < 160
+    assert "fused_cpu-" in str(names)
+    assert "fused_cpu_int8" not in str(names), "what rounds weights is named, or does not run"
     assert f"rows unsupported, an item for each of {len(grouped)} implementations" in done.stdout
 
 

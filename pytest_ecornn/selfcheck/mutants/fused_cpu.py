@@ -7,6 +7,16 @@ from pytest_ecornn.selfcheck.planting import mutant
 
 
 @mutant("equivalence: output")
+class BiasScaled(ChangedFusedCpu):
+    """A sum of int8 weights starts from the bias, which is scaled with it and then added once more."""
+
+    weight_rounding = "int8"
+    file = "panels.py"
+    text = "builder.store(zeros if is_scaled else load_first(row), parts[0])"
+    replacement = "builder.store(load_first(row), parts[0])"
+
+
+@mutant("equivalence: output")
 class BiasTwiceInTheSecondPanel(ChangedFusedCpu):
     """Outputs 32 to 63 of the recurrent product have their bias twice."""
 
@@ -52,6 +62,16 @@ class IncomingGradientAtTheLastStep(ChangedFusedCpu):
     file = "numba_kernels.py"
     text = "if s == end - 1:"
     replacement = "if s == raw[STEPS] - 1:"
+
+
+@mutant("equivalence: output", cell="rnn_tanh")
+class InputsByTheScalesOfStates(ChangedFusedCpu):
+    """The product with W_ih in int8 has the scales of W_hh."""
+
+    weight_rounding = "int8"
+    file = "numba_kernels.py"
+    text = "multiply(w_ih, ih_scales,"
+    replacement = "multiply(w_ih, hh_scales,"
 
 
 @mutant("equivalence: output", cell="rnn_tanh")
@@ -126,6 +146,29 @@ class SavedStateAfterTheStep(ChangedFusedCpu):
     replacement = 'row.store(h, "old")\n        row.store(h, "saved")'
 
 
+@mutant("equivalence: output")
+class ScaleOfTheMatrix(ChangedFusedCpu):
+    """Packed int8 weights have the scale of their matrix rather than of their row."""
+
+    weight_rounding = "int8"
+    file = "layout.py"
+    text = "values, scales = quantize(weight)"
+    replacement = (
+        "values, scales = quantize(weight.reshape(1, -1))\n"
+        "        values, scales = values.view(weight.shape), scales.expand(weight.shape[0])"
+    )
+
+
+@mutant("equivalence: output", cell="gru")
+class ScalesOfTheFirstOutputs(ChangedFusedCpu):
+    """Each part of a panel has the scales of its first outputs."""
+
+    weight_rounding = "int8"
+    file = "panels.py"
+    text = "load_part(kind, scales, ir.Constant(word, 0))"
+    replacement = "load_lanes(builder, kind, scales, ir.Constant(word, 0), lanes)"
+
+
 @mutant("equivalence: output", cell="gru")
 class SecondTaskFromTheFirstsState(ChangedFusedCpu):
     """Each task starts from the initial states of the first one's sequences."""
@@ -154,3 +197,13 @@ class TanhOfTheRoundedCell(ChangedFusedCpu):
     file = "cell_steps.py"
     text = "h = o * c.tanh()"
     replacement = 'row.store(c, "out")\n    h = o * row.load("out").tanh()'
+
+
+@mutant("equivalence: output", cell="gru")
+class WeightsTowardZero(ChangedFusedCpu):
+    """Packed weights are rounded to bfloat16 toward zero."""
+
+    weight_rounding = "bfloat16"
+    file = "layout.py"
+    text = "return pack(weight.to(dtype)), own_bias, None"
+    replacement = "return pack((weight.view(torch.int32) & -(2**16)).view(torch.float32).to(dtype)), own_bias, None"
