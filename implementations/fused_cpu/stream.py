@@ -20,7 +20,7 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class StreamOptions(NamedTuple):
-    """What a stream runs. dtype: of inputs, outputs and states. weight_dtype: in which packed weights lie."""
+    """What a stream runs. dtype: of inputs, outputs and states. weight_dtype: in which packed weights lie; int8 has scales."""
 
     cell: str
     input_size: int

@@ -198,9 +198,10 @@ class _Recurrent(nn.RNNBase):
         """Steps of this module on a CPU, each in a few microseconds: `output, state = stream(x, state)`.
 
         batch: sequences, B. weight_dtype: in which the stream holds its copy of the weights, None for the computing type;
-        bfloat16 halves what large layers read, and rounds weights. The stream runs in evaluation: nothing is dropped. It has
-        the weights of now; call `Stream.update` where they have changed. Raises ValueError for both directions, proj_size,
-        parameters elsewhere than on a CPU, and dtypes that it does not have.
+        bfloat16 halves what large layers read, int8 with a scale for each row quarters it, and both round weights. The stream
+        runs in evaluation: nothing is dropped. It has the weights of now; call `Stream.update` where they have changed. Raises
+        ValueError for both directions, proj_size, parameters elsewhere than on a CPU, dtypes that it does not have, and NaN or
+        infinities in int8.
         """
         if self.bidirectional or self.proj_size:
             reason = "bidirectional" if self.bidirectional else f"proj_size {self.proj_size}"
