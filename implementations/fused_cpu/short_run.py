@@ -13,7 +13,7 @@ from pytest_ecornn.contract import cells
 from pytest_ecornn.implementations._cpu.threads import c_function
 from pytest_ecornn.implementations.fused_cpu import fields
 from pytest_ecornn.implementations.fused_cpu.fields import B_HH, B_IH, C0, CN, H0, HN, NEXT, OUT, W_HH, W_IH, X
-from pytest_ecornn.implementations.fused_cpu.layout import FEW_SEQUENCES, Packed, work_elements
+from pytest_ecornn.implementations.fused_cpu.layout import Packed, work_elements
 from pytest_ecornn.implementations.fused_cpu.recurrence import Recurrence, Rows, States
 from pytest_ecornn.implementations.fused_cpu.stack import FEW_ROWS
 
@@ -22,10 +22,9 @@ class ShortRun:
     """Calls of few steps on unpacked weights in float32 or float64, one thread. All tensors are without gaps."""
 
     @staticmethod
-    def is_for(x: Tensor, batch_first: bool) -> bool:
+    def is_for(x: Tensor) -> bool:
         """Whether calls of x are short."""
-        steps_batch = x.shape[0] * x.shape[1]
-        return steps_batch <= FEW_ROWS and x.shape[0 if batch_first else 1] <= FEW_SEQUENCES and x.itemsize > 2
+        return x.shape[0] * x.shape[1] <= FEW_ROWS and x.itemsize > 2
 
     def __init__(self, cell: str, hidden: int, x: Tensor, batch_first: bool, bidirectional: bool, tracks: int):
         """x: of the sizes, dtype and layout of the calls' inputs. tracks: layers times directions."""

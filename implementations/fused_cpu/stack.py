@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -117,14 +118,15 @@ class Stack:
 
     def _operands(self, x: Tensor, track: TrackWeights, direction: int, packed: Packed | None) -> tuple[Tensor, Packed]:
         """What a kernel reads of x, and the weights by which it multiplies."""
-        batch = x.shape[0 if self._batch_first else 1]
+        batch, rows = x.shape[0 if self._batch_first else 1], x.shape[0] * x.shape[1]
+        pack_for = partial(packed_for, 1 if rows <= FEW_ROWS else batch)  # to pack would take longer than a few rows do
         if track.w_ih is None:
             x = self._part(x, direction)
-        elif not takes_inputs(x.shape[0] * x.shape[1], batch, track.w_ih):
+        elif not takes_inputs(rows, batch, track.w_ih):
             x = track.gates(x)
         else:
-            return x, packed or packed_for(batch, track.w_hh, track.b_hh, track.w_ih, track.b_ih)
-        return x, packed.without_inputs() if packed else packed_for(batch, track.w_hh, track.b_hh)
+            return x, packed or pack_for(track.w_hh, track.b_hh, track.w_ih, track.b_ih)
+        return x, packed.without_inputs() if packed else pack_for(track.w_hh, track.b_hh)
 
     def _part(self, x: Tensor, direction: int) -> Tensor:
         """A direction's part of pre-activations."""

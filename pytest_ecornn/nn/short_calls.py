@@ -67,7 +67,7 @@ class ShortCalls:
         if not self._calls:
             return None
         call = self._calls.get(_key(module, x, hx, lengths))
-        if call is None or call == "never":
+        if type(call) is not ShortCall:
             return None
         weights = self._weights
         if not all(map(is_, weights, map(module._parameters.get, module._flat_weights_names))):
@@ -220,7 +220,7 @@ def _fused_call(module: Any, x: Tensor, trains: bool) -> Callable[..., Any]:
     from pytest_ecornn.implementations.fused_cpu.short_run import ShortRun
 
     weights, options = _with_biases(module), (module.mode.lower(), module.batch_first, module.bidirectional)
-    if not trains and ShortRun.is_for(x, module.batch_first) and all(map(Tensor.is_contiguous, module._flat_weights)):
+    if not trains and ShortRun.is_for(x) and all(map(Tensor.is_contiguous, module._flat_weights)):
         short = ShortRun(options[0], module.hidden_size, x, *options[1:], len(weights) // len(PARAMETERS))
         return lambda module, x, hx: short(x, hx, weights)
 

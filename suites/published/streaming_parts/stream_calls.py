@@ -1,7 +1,7 @@
 """Candidates that run a step a call, the state carried on: torch's, other people's and this project's, each judged first.
 
-The judgement is the harness's own, of some carried steps from an initial state. Where a candidate holds rounded weights, the
-reference and the plain loop have weights that are rounded alike.
+The judgement is the harness's own, of some carried steps from an initial state. Where a candidate holds rounded weights, it is
+judged by weights that are rounded alike.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import pytest_ecornn.nn
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
-from pytest_ecornn.contract import Case, Declared, Weights, cells
+from pytest_ecornn.contract import Case, Declared, WeightRounding, cells
 from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.implementations._common import torch_nn
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
@@ -30,9 +30,11 @@ from pytest_ecornn.suites.published.common.item_rows import Unavailable
 from pytest_ecornn.verification.verification import ReferenceResult, failed_tensors
 
 TORCH, CELLS, ONNX, JAX, MODULE = "torch.nn", "torch cells", "ONNX Runtime", "JAX", "fused_cpu"
-OUT, BOUND, BFLOAT16 = "stream(x, state, out)", "stream.bound", "bound, bfloat16 weights"
+OUT, BOUND = "stream(x, state, out)", "stream.bound"
+BFLOAT16, INT8 = "bound, bfloat16 weights", "bound, int8 weights"
 NOT_INSTALLED = "not installed"
 SHOWN = (NOT_INSTALLED, WRONG)  # reasons that a table's cell has
+_ROUNDINGS: dict[str, WeightRounding] = {BFLOAT16: "bfloat16", INT8: "int8"}
 _NEEDED = {ONNX: ("onnx", "onnxruntime"), JAX: ("jax",)}
 
 
@@ -56,7 +58,8 @@ class StreamProblem:
         if any(find_spec(package) is None for package in _NEEDED.get(name, ())):
             raise Unavailable(NOT_INSTALLED)
         call = _MAKERS[name](self._problem)
-        checks = (self._rounded if name == BFLOAT16 else self._expected).compare(self._run(call), Declared("float32"))
+        declared = Declared("float32", weight_rounding=_ROUNDINGS.get(name, "none"))
+        checks = self._expected.compare(self._run(call), declared)
         if message := failed_tensors(name, self._case, checks):
             print(message, flush=True)
             raise Unavailable(WRONG)
@@ -75,15 +78,6 @@ class StreamProblem:
     @cached_property
     def _expected(self) -> ReferenceResult:
         return ReferenceResult(self._problem)
-
-    @cached_property
-    def _rounded(self) -> ReferenceResult:
-        """The reference by matrices that are rounded to bfloat16."""
-        weights = {
-            name: nn.Parameter(one.bfloat16().float(), requires_grad=False) if name.startswith("weight") else one
-            for name, one in self._problem.weights.items()
-        }
-        return ReferenceResult(replace(self._problem, weights=Weights(weights)))
 
 
 def _carried(problem: Problem, run: Callable[[Any, Any], tuple[Any, Any]], x: Tensor, argument: Any, state: Any) -> StreamCall:
@@ -212,5 +206,6 @@ _MAKERS: dict[str, Callable[[Problem], StreamCall]] = {
     OUT: partial(_stream, is_bound=False),
     BOUND: partial(_stream, is_bound=True),
     BFLOAT16: partial(_stream, is_bound=True, weight_dtype=torch.bfloat16),
+    INT8: partial(_stream, is_bound=True, weight_dtype=torch.int8),
 }
 NAMES = tuple(_MAKERS)
