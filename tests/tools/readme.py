@@ -18,12 +18,14 @@ from pytest_ecornn import load_report, plugin
 from pytest_ecornn.reporting.pictures.ratio_chart import Series
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.run.options import Option, Options
-from pytest_ecornn.suites.published import front_chart, staleness
+from pytest_ecornn.suites.published import front_chart, staleness, stored
+from pytest_ecornn.suites.published.streaming_parts.stream_calls import BOUND, ONNX, OUT, TORCH
 from pytest_ecornn.system import machine
 from tests.tools import architecture_drawing
 
 ROOT = Path(__file__).parents[2]
 PATHS = front_chart.stored_paths([ROOT / folder for folder in front_chart.FOLDERS])
+STEPS = ROOT / "reports/cpu/streaming.json"
 EXCERPTED = ("lstm-", "mingru-")
 _OPTION_HEAD = ["| option | default | meaning |", "| --- | --- | --- |"]
 _DEFAULT = re.compile(r" Default: (.+?)\.?$")
@@ -80,6 +82,22 @@ def speedups() -> str:
     return "\n".join([head, "| --- | --- | --- | --- | --- | --- |", *rows, *ages()])
 
 
+def steps() -> str:
+    """Single steps on a CPU, the smallest stored layer of each use that has a name."""
+    report = stored.load(STEPS)
+    rows = {row.case.name: row for row in reversed(report.rows["steps"]) if row.case.name}
+    names = {"torch.nn": TORCH, "ONNX Runtime": ONNX, "`stream`": OUT, "`stream.bound`": BOUND}
+    lines = [
+        f"| one step, us, on a thread of {report.machine['cpu']} | {' | '.join([*names, 'times as fast as torch.nn'])} |",
+        "| --- |" + " ---: |" * (len(names) + 1),
+    ]
+    for name, row in reversed(rows.items()):
+        layer = str(row.case).partition(", ")[0].replace("lstm", "LSTM").replace("gru", "GRU")
+        times = [significant(row.times[candidate].time_us[0]) for candidate in names.values()]
+        lines.append(f"| {name}, {layer} | {' | '.join(times)} | **{significant(row.times[BOUND].over[TORCH].ratio, 2)}** |")
+    return "\n".join(lines)
+
+
 def ages(until: str = "HEAD") -> list[str]:
     """Lines on the reports of table and chart of whose kernels files changed until a commit, the last that changed one."""
     until = machine.git(ROOT, "log", "-1", "--format=%h", "--abbrev=7", until, "--", *staleness.KERNEL_FOLDERS) or until
@@ -102,8 +120,8 @@ def _figures(series: Series, mark: str = "") -> str:
 
 
 QUOTES: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "README.md": {"speedups": speedups},
-    "docs/index.md": {"speedups": speedups},
+    "README.md": {"speedups": speedups, "steps": steps},
+    "docs/index.md": {"speedups": speedups, "steps": steps},
     "docs/cli.md": {"options": options, "ini": ini_values},
     "docs/quickstart.md": {"excerpt": excerpt},
 }
