@@ -33,7 +33,7 @@ MEASURED = {name for name in PARTS if name.rpartition("-")[0] in {path.stem for 
 
 @cache
 def rows_of_report(name: str) -> Mapping[str, list[Any]]:
-    files = (ROOT / folder / f"{name}.json" for folder in front_chart.FOLDERS)
+    files = (ROOT / folder / f"{name}.json" for folder in (*front_chart.FOLDERS, "reports/cpu"))
     return stored.load(next(filter(Path.exists, files))).rows
 
 
