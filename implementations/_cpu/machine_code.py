@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging  # noqa: F401 - whose own lock is then taken after these at a fork: Numba logs while it compiles
+import os
 from contextlib import suppress
 from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
-from threading import RLock
+from threading import Lock
 from typing import Any, NamedTuple
 
 from pytest_ecornn.system.cache import cache_dir, write_cached
 
 _OWN_FILES = tuple(sorted(Path(__file__).parent.glob("*.py")))
-_lock = RLock()
+_NO_FOLDER = (OSError, RuntimeError)  # where the cache folder cannot be read or written, and where there is no home
+_lock, _import_lock = Lock(), Lock()
+if hasattr(os, "register_at_fork"):  # a child has no thread that would end a compilation, and release Numba's locks
+    for lock in (_import_lock, _lock):  # the last is acquired first
+        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 _addresses: dict[CpuKernel, int] = {}  # of the kernels of this process
 _alive: list[Any] = []  # what holds their machine code
 
@@ -38,7 +44,11 @@ class CpuKernel(NamedTuple):
 
     @property
     def is_compiled(self) -> bool:
-        return self in _addresses or self.path.exists()
+        if self in _addresses:
+            return True
+        with suppress(*_NO_FOLDER, ImportError):  # of LLVM: to compile the kernel raises it again
+            return self.path.exists()
+        return False
 
     def compile(self) -> None:
         """Returns when the kernel is compiled and loaded. Raises what Numba raises."""
@@ -48,15 +58,16 @@ class CpuKernel(NamedTuple):
         """The address of the kernel, compiled at first use."""
         address = _addresses.get(self)
         if address is None:
-            with _lock:
-                if self not in _addresses:
-                    _addresses[self] = self._load() or self._compile()
-                address = _addresses[self]
+            address = self._load()
+            if not address:
+                with _lock:  # for seconds, in which another thread may load what the folder has
+                    address = _addresses.get(self) or self._load() or self._compile()
+            address = _addresses.setdefault(self, address)
         return address
 
     def _load(self) -> int:
         """The address of the kernel that the folder has, or 0."""
-        with suppress(OSError):
+        with suppress(*_NO_FOLDER):
             checksum, symbol, object_code, *_ = *self.path.read_bytes().split(b"\n", 2), b"", b""
             if checksum == _checksum(symbol, object_code):  # LLVM may crash on a file that is cut short
                 return _loaded(symbol.decode(), object_code)
@@ -67,7 +78,7 @@ class CpuKernel(NamedTuple):
 
         kernel = compiled(import_module(self.module).kernel(*self.names))
         _alive.append(kernel.callback)
-        with suppress(OSError):
+        with suppress(*_NO_FOLDER):
             symbol = kernel.symbol.encode()
             write_cached(self.path, b"\n".join((_checksum(symbol, kernel.object_code), symbol, kernel.object_code)))
         address: int = kernel.callback.address
@@ -98,7 +109,8 @@ def _loaded(symbol: str, object_code: bytes) -> int:
 
 @cache
 def _llvm() -> Any:
-    from llvmlite import binding
+    with _import_lock:
+        from llvmlite import binding
 
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
@@ -112,7 +124,10 @@ def _llvm() -> Any:
 @cache
 def _processor() -> tuple[str, ...]:
     """The version of LLVM, and the processor that it compiles for."""
-    import llvmlite
-
     llvm = _llvm()
-    return llvmlite.__version__, llvm.get_default_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    return (
+        metadata.version("llvmlite"),
+        llvm.get_default_triple(),
+        llvm.get_host_cpu_name(),
+        llvm.get_host_cpu_features().flatten(),
+    )

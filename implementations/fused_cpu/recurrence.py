@@ -153,7 +153,7 @@ class Recurrence:
     ) -> None:
         steps, batch = (x.shape[1], x.shape[0]) if self.batch_first else (x.shape[0], x.shape[1])
         inputs, rows = 0 if packed.w_ih is None else x.shape[2], self.rows_of_task(batch)
-        work = torch.empty(work_elements(batch, self.hidden, inputs, self.gates), dtype=self.compute)
+        work = x.new_empty(work_elements(batch, self.hidden, inputs, self.gates), dtype=self.compute)
         fields = self.fields(
             steps, batch, rows, inputs, work, packed, x_rows, out, states, lengths, resets, saved, gradients
         )  # fmt: skip

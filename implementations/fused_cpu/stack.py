@@ -86,6 +86,7 @@ class Stack:
         packed: Sequence[Packed] = (),
     ) -> list[Tensor]:
         """Output [.., D*H] laid out as x, and final states [L*D, B, H]. states: () for zeros. packed: the tracks' weights."""
+        x, states = x.resolve_neg(), [state.resolve_neg() for state in states]  # whose memory the kernels read
         given = x, *states, lengths, resets
         weights = [one for track in tracks for one in track]
         if x.numel() and can_skip_dispatch((*given, *weights)) and not wants_gradient((*given, *weights)):
@@ -99,14 +100,14 @@ class Stack:
         """Without gradients: final states and both directions' outputs are written where they belong."""
         directions, hidden, dtype = self._directions, self._hidden, self._dtype
         steps, batch = (x.shape[1], x.shape[0]) if self._batch_first else (x.shape[0], x.shape[1])
-        finals = [torch.empty(len(tracks), batch, hidden, dtype=dtype) for _ in range(self._num_states)]
+        finals = [x.new_empty(len(tracks), batch, hidden, dtype=dtype) for _ in range(self._num_states)]
         states = [state.contiguous() for state in states]
         lengths = None if lengths is None else lengths.contiguous()
         width, size = directions * hidden, batch * hidden * dtype.itemsize
         strides = (width, steps * width) if self._batch_first else (batch * width, width)
         x = contiguous_last_dim(x)
         for first in range(0, len(tracks), directions):
-            output = torch.empty(*x.shape[:2], width, dtype=dtype)
+            output = x.new_empty(*x.shape[:2], width, dtype=dtype)
             for direction in range(directions):
                 track = first + direction
                 gates, weights = self._operands(x, tracks[track], direction, packed[track] if packed else None)

@@ -59,13 +59,13 @@ class Stream:
         self._has_c, self._numpy_dtype = options.cell == "lstm", _NUMPY_DTYPES.get(dtype)
         self._x_shape, self._y_shape = (batch, options.input_size), (batch, hidden)
         self._state_shape, self._track_bytes = (options.layers, batch, hidden), batch * hidden * dtype.itemsize
-        self._between = [torch.empty(batch, hidden, dtype=dtype) for _ in range(options.layers - 1)]
+        self._between = [torch.empty(batch, hidden, dtype=dtype, device="cpu") for _ in range(options.layers - 1)]
         self._recurrence = Recurrence(
             options.cell, hidden, dtype, dtype, batch_first=False, reverse=False, threads=1, weight_dtype=options.weight_dtype
         )
         widest = max(options.input_size, hidden if options.layers > 1 else 0)
         gates = self._recurrence.gates
-        self._work = torch.empty(work_elements(batch, hidden, widest, gates), dtype=self._recurrence.compute)
+        self._work = torch.empty(work_elements(batch, hidden, widest, gates), dtype=self._recurrence.compute, device="cpu")
         self._packed = []
         self.update()
         self._kernel, self._fields = c_function(self._recurrence.forward_kernel), self._make_fields()
@@ -104,7 +104,7 @@ class Stream:
 
     def warm_up(self) -> Stream:
         """Runs a step on zeros, and returns the stream."""
-        self(torch.zeros(self._x_shape, dtype=self._options.dtype))
+        self(torch.zeros(self._x_shape, dtype=self._options.dtype, device="cpu"))
         return self
 
     def __call__(self, x: Any, state: Any = None, out: Any = None) -> Any:
@@ -159,14 +159,20 @@ class Stream:
         shapes = [self._y_shape, *[self._state_shape] * (1 + self._has_c)]
         arrays: list[Any]
         if isinstance(x, Tensor) or self._numpy_dtype is None:
-            arrays = [torch.empty(shape, dtype=self._options.dtype) for shape in shapes]
+            arrays = [torch.empty(shape, dtype=self._options.dtype, device="cpu") for shape in shapes]
         else:
             arrays = [np.empty(shape, self._numpy_dtype) for shape in shapes]
         return arrays[0], tuple(arrays[1:]) if self._has_c else arrays[1]
 
     def _address(self, values: Any, shape: tuple[int, ...], name: str) -> int:
         if isinstance(values, Tensor):
-            if values.dtype is self._options.dtype and values.shape == shape and values.is_contiguous() and values.is_cpu:
+            if (
+                values.dtype is self._options.dtype
+                and values.shape == shape
+                and values.is_contiguous()
+                and values.is_cpu
+                and not values.is_neg()
+            ):
                 return values.data_ptr()
         elif isinstance(values, np.ndarray) and values.dtype == self._numpy_dtype and values.shape == shape:
             address: int = values.__array_interface__["data"][0]

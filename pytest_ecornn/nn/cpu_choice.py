@@ -36,7 +36,10 @@ def refusal_on_cpu(module: Any, input: Any, rows: Tensor, hx: Any) -> str | None
         return "the kernels have no autocast on a CPU"
     if torch.compiler.is_compiling():
         return "torch.compile does not trace the kernels' calls"
-    dtypes = [rows.dtype, *(state.dtype for state in cells.unpack_state(hx)), *(one.dtype for one in module._flat_weights)]
+    others = [*cells.unpack_state(hx), *module._flat_weights]
+    if not all(one.is_cpu for one in others):
+        return f"expected states and weights on a CPU, got {next(one.device for one in others if not one.is_cpu)}"
+    dtypes = [rows.dtype, *(one.dtype for one in others)]
     if len(set(dtypes)) > 1:
         return f"expected one dtype, got {', '.join(sorted({str(dtype) for dtype in dtypes}))}"
     name = str(rows.dtype).removeprefix("torch.")

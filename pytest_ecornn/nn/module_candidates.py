@@ -142,16 +142,17 @@ class ModuleProblem:
         return kernel_limits.kernels_on(self.device) == FUSED
 
     def choices(self) -> Choices:
-        case, refusal = self._computed_case, self.refusal()
+        case = self._computed_case
         lengths = probe_lengths(case.steps)
-        compilation = None if refusal else KernelCompilation(self.kernel_cases(lengths), self.device)
+        compilation = KernelCompilation(self.kernel_cases(lengths), self.device)
         if self._is_of_a_cpu:
             return Choices(
                 [Candidate(name, partial(self._make_call, name)) for name in CPU_NAMES], preferred_on_cpu(case), lengths,
                 captures=False, runnable=CPU_NAMES, compilation=compilation, compiled="torch",
                 may_run_meanwhile=partial(may_run_meanwhile, self.device),
             )  # fmt: skip
-        return module_choices(case, self.device, self._make_call, refusal, self.torch_refusal, compilation)
+        refusal, make_call = self.refusal(), self._make_call
+        return module_choices(case, self.device, make_call, refusal, self.torch_refusal, None if refusal else compilation)
 
     def runs_after_compiling(self, backend: str) -> bool:
         """Whether torch.nn runs the call although a backend won: some of its kernels are still being compiled."""

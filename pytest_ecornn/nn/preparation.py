@@ -38,6 +38,8 @@ def prepare(
     notes: list[str] = []
     for name, layer in model.named_modules():
         if isinstance(layer, (RNN, GRU, LSTM)) and (weight := layer._flat_weights[0]) is not None:
+            if layer.backend == "persistent_gpu" and not weight.is_cuda:
+                continue  # it runs nowhere
             place = f"{name}: " if name else ""
             stream = torch.cuda.stream(torch.cuda.Stream(weight.device)) if weight.is_cuda else nullcontext()
             with torch.set_grad_enabled(training or x_grad), stream:

@@ -66,13 +66,13 @@ class _Recurrent(nn.RNNBase):
 
         input: [T, B, I], with `batch_first` [B, T, I], of one sequence [T, I], or a PackedSequence, which output is then too.
         hx: None for zeros, or [L*D, B, H], of one sequence [L*D, H]; of LSTM a pair of those. Under autocast all is cast to its
-        dtype. The kernels take bfloat16, float16 and float32 on a CUDA device, whose products of float32 are TF32 where
+        dtype. On a CUDA device the kernels take bfloat16, float16 and float32, whose products are TF32 where
         torch.backends.cudnn.rnn says so, and an H that fits on the chip. A weight that requires no gradient costs nothing.
 
         lengths: of the sequences of a padded input, None for T: [B] of any integers from 0 to T, in any order, on any device,
         or a sequence of ints. Nothing depends on what lies in the padding, NaN included; the output and the input's gradient
-        are 0 there. The final state of a sequence is that at its end, of length 0 hx; in reverse it starts from its end. The
-        kernels run wherever they can then. On a GPU nothing waits for the device, and values below 0 or above T count as these.
+        are 0 there. The final state of a sequence is that at its end, of length 0 hx; in reverse it starts from its end. On a
+        GPU the kernels run wherever they can then, nothing waits for the device, and values below 0 or above T count as these.
         In a CUDA graph give lengths on the GPU, which each replay reads anew.
 
         With backend "auto" torch.nn runs the first calls of a kind until kernels are compiled. Then one call times both for

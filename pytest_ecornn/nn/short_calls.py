@@ -84,17 +84,17 @@ class ShortCalls:
         if len(weights) != len(self._weights) or not all(map(is_, weights, self._weights)):
             self.clear()
             self._weights = list(weights)
+        missing: Any = object()
         key, states, given = _key(module, x, hx, lengths), _states_of(hx), _given(x, hx, lengths)
-        if key not in self._calls:
+        if (earlier := self._calls.get(key, missing)) is missing:
             if len(self._calls) >= _MAX_CALLS:
                 self._calls.clear()
             self._calls[key] = None
             return
-        earlier = self._calls[key]
         is_captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
         if earlier == "never" or is_captured or torch._C._is_any_autocast_enabled() or x.dim() != 3:
             return
-        if not can_skip_dispatch((*given, *weights)):
+        if not can_skip_dispatch((*given, *weights)) or any(map(Tensor.is_neg, given)):
             return
         run: Callable[..., Any]
         if choice.called == "torch" and lengths is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +14,12 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.checkpoint import checkpoint
 
 from pytest_ecornn.autotune import selection
+from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._common import compile_threads
+from pytest_ecornn.implementations._cpu import machine_code
 from pytest_ecornn.implementations._cpu.machine_code import CpuKernel
 from pytest_ecornn.nn import GRU, LSTM, RNN, MinGRU, prepare
+from pytest_ecornn.nn.cpu_choice import fused_kernels
 from tests.helpers import undecided as fixtures
 
 pytestmark = pytest.mark.by_times
@@ -100,6 +104,20 @@ def compilation(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     yield event
     event.set()
     threads.wait(threads._unfinished.copy())
+
+
+def test_what_a_checkpoint_may_compute_again_does_not_change_its_backend(compilation: threading.Event) -> None:
+    module, x = module_of(), X.clone().requires_grad_()
+    calls = [checkpoint(lambda given: module(given)[0], x, use_reentrant=False).sum()]
+    compilation.set()
+    while not all(
+        kernel in machine_code._addresses for kernel in fused_kernels(Case.parse("gru-T5-B2-I4-H9-float32-training"))
+    ):
+        time.sleep(0.1)
+    calls += [checkpoint(lambda given: module(given)[0], x, use_reentrant=False).sum() for _ in range(3)]
+    sum(calls).backward()
+    module(X)
+    assert "; measured" in module.notes()
 
 
 def test_torch_runs_until_the_kernels_are_compiled(compilation: threading.Event) -> None:

@@ -171,3 +171,30 @@ def test_for_a_seed_the_same_elements_are_dropped_as_by_torch(options: dict[str,
         torch.manual_seed(3)
         outputs.append(each(torch.linspace(-1, 1, 5 * 7 * 4, dtype=torch.float64).view(5, 7, 4))[0])
     torch.testing.assert_close(*outputs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [1, 30])
+def test_another_default_device_does_not_matter(steps: int) -> None:
+    module, reference = pair("LSTM", 4, 9)
+    x = torch.randn(steps, 2, 4, dtype=torch.float64)
+    expected, _ = reference(x)
+    with torch.no_grad(), torch.device("meta"):
+        for _ in range(3):
+            torch.testing.assert_close(module(x)[0], expected, rtol=0, atol=1e-12)
+        assert module.stream(2).warm_up()(x[0])[0].device.type == "cpu"
+
+
+def test_parameters_on_another_device_are_refused() -> None:
+    x = torch.randn(3, 2, 4)
+    with pytest.raises(ValueError, match="expected states and weights on a CPU, got meta"):
+        own.GRU(4, 9, backend="fused_cpu", device="meta")(x)
+
+
+def test_views_that_negate_are_read_as_what_they_are() -> None:
+    module, reference = pair("GRU", 4, 9)
+    x, h = (torch.randn(shape, dtype=torch.cdouble).conj().imag for shape in ((3, 2, 4), (1, 2, 9)))
+    assert x.is_neg()
+    with torch.no_grad():
+        for rows in (x, x[:1], x[:1].resolve_neg(), x[:1]):
+            for _ in range(3):
+                torch.testing.assert_close(flat(module(rows, h)), flat(reference(rows, h)), rtol=0, atol=1e-12)

@@ -93,3 +93,38 @@ def test_what_numba_cannot_compile_raises_its_error_in_every_call(counting: Path
         with pytest.raises(Exception, match="no_such_name"):
             kernel.compile()
     assert not kernel.is_compiled
+
+
+def test_without_a_home_kernels_are_compiled_in_each_process(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("ECORNN_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", home)
+    kernel = CpuKernel("counting_kernels", ("one",), (counting,))
+    assert not kernel.is_compiled
+    kernel.compile()
+    assert kernel.is_compiled
+
+
+_FORK = """
+import os, threading, time
+from pathlib import Path
+from pytest_ecornn.implementations._cpu.machine_code import CpuKernel
+kernels = [CpuKernel("counting_kernels", (name,), (Path("counting_kernels.py"),)) for name in ("one", "two")]
+threading.Thread(target=kernels[0].compile).start()
+time.sleep(0.2)
+child = os.fork()
+if child == 0:
+    kernels[1].compile()
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_child_of_a_process_that_compiles_compiles_too(counting: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["", os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", _FORK]
+    done = subprocess.run(command, cwd=counting.parent, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "0\n", done.stderr
