@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from numba import cfunc, njit, types
 
@@ -12,16 +12,11 @@ OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}, "fo
 inline = njit(**OPTIONS)
 
 
-class Compiled(NamedTuple):
-    """A kernel in this process, and what another one loads: an object file, and the name of the kernel's symbol in it."""
+def compiled(function: Callable[..., None]) -> tuple[Any, str, bytes]:
+    """Compiles function(raw) to a callback, and for other processes to a symbol and the object file that has it.
 
-    callback: Any
-    symbol: str
-    object_code: bytes
-
-
-def compiled(function: Callable[..., None]) -> Compiled:
-    """Compiles function(raw). Raises what Numba does for one that it cannot compile."""
+    Raises what Numba does for a function that it cannot compile.
+    """
     callback = cfunc(types.void(types.CPointer(types.int64)))(function)
     library = callback._library
-    return Compiled(callback, callback._wrapper_name, library._codegen._tm.emit_object(library._final_module))
+    return callback, callback._wrapper_name, library._codegen._tm.emit_object(library._final_module)

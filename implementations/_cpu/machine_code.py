@@ -76,12 +76,12 @@ class CpuKernel(NamedTuple):
     def _compile(self) -> int:
         from pytest_ecornn.implementations._cpu.compile import compiled
 
-        kernel = compiled(import_module(self.module).kernel(*self.names))
-        _alive.append(kernel.callback)
+        callback, name, object_code = compiled(import_module(self.module).kernel(*self.names))
+        _alive.append(callback)
         with suppress(*_NO_FOLDER):
-            symbol = kernel.symbol.encode()
-            write_cached(self.path, b"\n".join((_checksum(symbol, kernel.object_code), symbol, kernel.object_code)))
-        address: int = kernel.callback.address
+            symbol = name.encode()
+            write_cached(self.path, b"\n".join((_checksum(symbol, object_code), symbol, object_code)))
+        address: int = callback.address
         return address
 
 

@@ -56,7 +56,8 @@ class Stack:
         self, cell: str, hidden: int, dtype: torch.dtype, batch_first: bool, bidirectional: bool, threads: int,
         weight_dtype: torch.dtype | None = None,
     ):  # fmt: skip
-        """weight_dtype: of the packed weights of each call, None for the computing type."""
+        """weight_dtype: of the packed weights of each call, None for the computing type. Others have no gradients."""
+        self._is_rounded = weight_dtype is not None
         self._hidden, self._dtype, self._batch_first = hidden, dtype, batch_first
         self._directions, self._num_states = 1 + bidirectional, len(cells.get(cell).states)
         self._recurrences = {
@@ -87,13 +88,16 @@ class Stack:
     ) -> list[Tensor]:
         """Output [.., D*H] laid out as x, and final states [L*D, B, H]. states: () for zeros. packed: the tracks' weights."""
         x, states = x.resolve_neg(), [state.resolve_neg() for state in states]  # whose memory the kernels read
+        if self._is_rounded:
+            with torch.no_grad():  # ops know no rounded weights
+                return self._infer(x, states, tracks, lengths, resets, packed)
         given = x, *states, lengths, resets
         weights = [one for track in tracks for one in track]
         if x.numel() and can_skip_dispatch((*given, *weights)) and not wants_gradient((*given, *weights)):
-            return self.infer(x, states, tracks, lengths, resets, packed)
+            return self._infer(x, states, tracks, lengths, resets, packed)
         return self._run(x, states, tracks, lengths, resets)
 
-    def infer(
+    def _infer(
         self, x: Tensor, states: Sequence[Tensor], tracks: Sequence[TrackWeights], lengths: Tensor | None,
         resets: Tensor | None, packed: Sequence[Packed],
     ) -> list[Tensor]:  # fmt: skip
@@ -201,11 +205,7 @@ class CaseStack:
         return parameter if parameter.dtype == self._compute else parameter.to(self._compute)
 
     def __call__(self, x: Tensor, state: State, lengths: Tensor | None, resets: Tensor | None = None) -> tuple[Tensor, State]:
-        states = cells.unpack_state(state)
-        if self._weight_dtype is not None and self._tracks is not None:
-            with torch.no_grad():  # ops know no rounded weights
-                output, *final = self._stack.infer(x, states, self._tracks, lengths, resets, self._packed)
-        else:
-            tracks = self._read() if self._tracks is None or torch.is_grad_enabled() else self._tracks
-            output, *final = self._stack(x, states, tracks, lengths, resets, self._packed)
+        may_train = torch.is_grad_enabled() and self._weight_dtype is None
+        tracks = self._read() if self._tracks is None or may_train else self._tracks
+        output, *final = self._stack(x, cells.unpack_state(state), tracks, lengths, resets, self._packed)
         return output, tuple(final) if len(final) > 1 else final[0]

@@ -105,9 +105,9 @@ class BackendChooser:
             return choice  # torch.nn runs under any transform
         elif missing_transform() is not None:
             return choose_untried(module, input, rows, hx)._replace(is_final=False)
-        if is_recomputed():
-            return self._as_first(self._first_passes.get(sizes, choice), choice, module, input, rows, hx)
         first = self._first_passes.get(sizes)
+        if is_recomputed():
+            return self._as_first(first or choice, choice, module, input, rows, hx)
         if first is not None and not first.is_final and torch._C._autograd._top_saved_tensors_default_hooks(True):
             return first  # torch.utils.checkpoint may compute calls before this one again
         if not choice.is_final or (not has_grad and module.training):
