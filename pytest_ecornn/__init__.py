@@ -12,15 +12,33 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_ecornn.contract import Case, Cost, Implementation, SupportedCases, Unsupported, Weights
     from pytest_ecornn.contract.cells import Cell
+    from pytest_ecornn.kernels.checking import check
+    from pytest_ecornn.kernels.comparing import compare
+    from pytest_ecornn.kernels.report import KernelReport, WrongKernel
     from pytest_ecornn.reporting import ReportError
     from pytest_ecornn.reporting.stored.load import Report, load_report
 
 __version__ = "0.2.0"
 __all__ = [
-    "Case", "Cell", "Cost", "Implementation", "Report", "ReportError", "SupportedCases", "Unsupported", "Weights",
-    "__version__", "load_report",
+    "Case",
+    "Cell",
+    "Cost",
+    "Implementation",
+    "KernelReport",
+    "Report",
+    "ReportError",
+    "SupportedCases",
+    "Unsupported",
+    "Weights",
+    "WrongKernel",
+    "__version__",
+    "check",
+    "compare",
+    "load_report",
 ]  # fmt: skip
 _MODULES = {
+    "KernelReport": "pytest_ecornn.kernels.report", "WrongKernel": "pytest_ecornn.kernels.report",
+    "check": "pytest_ecornn.kernels.checking", "compare": "pytest_ecornn.kernels.comparing",
     "Cell": "pytest_ecornn.contract.cells", "Report": "pytest_ecornn.reporting.stored.load",
     "ReportError": "pytest_ecornn.reporting", "load_report": "pytest_ecornn.reporting.stored.load",
 }  # fmt: skip

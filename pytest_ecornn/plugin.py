@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_ecornn import hookspecs
+from pytest_ecornn.run.hooks.kernel_rows import KernelRows
 from pytest_ecornn.run.options import add_options, check_is_run, is_active, is_selfcheck
 from pytest_ecornn.run.processes import xdist_setup
 from pytest_ecornn.run.suites import make_folder, make_module
+
+if TYPE_CHECKING:
+    from pytest_ecornn.run.hooks.kernel_fixture import KernelFixture
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,8 +73,25 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     return make_module(module_path, parent)
 
 
+@pytest.fixture
+def ecornn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> KernelFixture:
+    """Prove a function on tensors against a reference in float64, and time functions in alternating blocks.
+
+    ecornn.check(softmax, reference, make_inputs) fails the test where softmax, or its gradient, is wrong.
+    ecornn.compare({"mine": f, "theirs": g}, make_inputs).assert_not_slower("mine", than="theirs", by="5%") times both.
+    """
+    from pytest_ecornn.run.hooks.kernel_fixture import KernelFixture
+
+    folder = tmp_path_factory.getbasetemp()
+    return KernelFixture(request, folder.parent if hasattr(request.config, "workerinput") else folder)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "ecornn(budget=2.0, draws=16, ...): arguments of the fixture ecornn's check and compare."
+    )
+    config.pluginmanager.register(KernelRows(config), "ecornn-kernel-rows")
     if is_selfcheck(config):
         from pytest_ecornn.selfcheck.plugin import SelfCheckPlugin
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from pytest_ecornn.cases import contents
@@ -27,6 +26,7 @@ from pytest_ecornn.reporting import files
 from pytest_ecornn.reporting.markdown_syntax import document, table
 from pytest_ecornn.run.discovery import ImplementationInfo, discover
 from pytest_ecornn.verification import calls, comparison, verification, yardstick
+from pytest_ecornn.verification.layer_rules import layer_rule
 from pytest_ecornn.verification.permutation import Permutation
 
 _OTHER_ORDER = 1001  # a permutation that no yardstick uses
@@ -111,21 +111,19 @@ def _add(
     tally.shares.append(one.share)
     if one.status == "failed":
         tally.failures.append(f"{case}: {one.message}")
-    finfo = torch.finfo(getattr(torch, case.dtype))
     reference, yard = (
         wanted.tensors[one.tensor],
         wanted.baseline_errors(declared, yardstick.run_counts(wanted.tensors["output"].numel())[-1])[one.tensor],
     )
-    where = comparison.slices(case, one.tensor, tuple(reference.shape))
+    rule = layer_rule(case, one.tensor, reference.shape)
     values = comparison.to_float64(tensors[one.tensor], reference.device)
-    subnormal, valid = finfo.smallest_normal * finfo.eps, wanted.valid(one.tensor)
-    found = comparison.errors(values, reference, where, valid, subnormal, tensors[one.tensor].dtype)
+    found = comparison.errors(values, reference, rule.slices, wanted.valid(one.tensor), rule.subnormal, rule.dtype)
     for label, error in found.items():
         own = yard.get(label, comparison.NO_ERROR)
-        floors = comparison.limits(case, one.tensor, comparison.NO_ERROR, error)
+        floors = comparison.limits(rule, comparison.NO_ERROR, error)
         tally.needed_rms.append(_factor(error.rms - floors.rms, own.rms))
         tally.needed_maximum.append(_factor(error.maximum - floors.maximum, own.maximum))
-        limits = comparison.limits(case, one.tensor, own, error)
+        limits = comparison.limits(rule, own, error)
         tally.differing = max(tally.differing, error.shares.differing / limits.differing)
         tally.bias = max(tally.bias, error.shares.bias / limits.bias)
 

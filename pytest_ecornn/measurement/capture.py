@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 
-from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.measurement.kept import tensors
 from pytest_ecornn.measurement.measurement import Arm, gc_disabled
 from pytest_ecornn.measurement.replay import Graph, GraphArm
 from pytest_ecornn.system.graphs import GraphCapture, NotCaptured
-from pytest_ecornn.verification.calls import Call, tree_map_tensors
+from pytest_ecornn.verification.calls import tree_map_tensors
 
 MAX_CALL_SECONDS = 0.2  # as called; beyond, a graph would have too many kernels
 CAPTURE_SECONDS = 2.0  # of an arm
@@ -36,13 +35,13 @@ class ArmCapture:
         if arm.seconds > MAX_CALL_SECONDS:
             raise NotCaptured(f"a call takes {arm.seconds:.2g} s, over {MAX_CALL_SECONDS:g} s")
         self.arm, self._graphs = arm, list[Graph]()
-        start, device = time.perf_counter(), arm.candidate.case.device
+        start, device = time.perf_counter(), arm.candidate.device
         if arm.pool.weight_changes:
             arm.pool.weight_changes.put(arm.candidate.weights, 0.0)
         self._capturing = GraphCapture(device)
-        call, result = self._call(self._capturing.warm_up)
+        _, result = self._call(self._capturing.warm_up)
         cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-        self._wanted = graph_count(_moved_bytes(call.problem, result), cache_bytes, arm.seconds)
+        self._wanted = graph_count(arm.pool.call_bytes + _bytes(result), cache_bytes, arm.seconds)
         self._seconds = time.perf_counter() - start
 
     @property
@@ -58,14 +57,14 @@ class ArmCapture:
         self._graphs.append(Graph(call, result, graph.replay))
         self._seconds += time.perf_counter() - start
 
-    def _call(self, make: Callable[[Callable[[], Any]], Any]) -> tuple[Call, Any]:
+    def _call(self, make: Callable[[Callable[[], Any]], Any]) -> tuple[Any, Any]:
         """A call at addresses of its own, and what `make` makes of it.
 
         Its history is dropped. It would tie the weights to the capture's stream, for later calls on another.
         """
         candidate = self.arm.candidate
-        call = Call(self.arm.pool.copied_problem(candidate.weights))
-        with torch.set_grad_enabled(candidate.case.training):
+        call = self.arm.pool.static_call(candidate.weights)
+        with torch.set_grad_enabled(candidate.is_training):
             return call, tree_map_tensors(torch.Tensor.detach, make(partial(call.forward_backward, candidate.layer)))
 
     def captured(self) -> GraphArm:
@@ -110,8 +109,5 @@ def graph_count(call_bytes: int, cache_bytes: int, seconds: float = 0.0) -> int:
     return min(MOST_GRAPHS, max(FEWEST_GRAPHS, ceil(_CACHE_FACTOR * cache_bytes / max(1, call_bytes))))
 
 
-def _moved_bytes(problem: Problem, result: Any) -> int:
-    """Inputs and outputs, without the weights, which every call shares."""
-    return sum(
-        tensor.nbytes for tensor in tensors((problem.x, problem.state, problem.resets, problem.output_gradients, result))
-    )
+def _bytes(result: Any) -> int:
+    return sum(tensor.nbytes for tensor in tensors(result))

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
+from typing import Generic, TypeVar
 
-from pytest_ecornn.cases.contents import valid_steps
-from pytest_ecornn.measurement import cost_bounds, roofline
+from pytest_ecornn.contract import Cost
+from pytest_ecornn.measurement import roofline
 from pytest_ecornn.measurement.clocks import SettingsClock, Timer
 from pytest_ecornn.measurement.measurement import Timeable, measure
 from pytest_ecornn.measurement.noise.baselines import BaselineProbe
 from pytest_ecornn.measurement.noise.bounds import is_disturbed
 from pytest_ecornn.measurement.noise.watch import Watch
-from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results import statistics
 from pytest_ecornn.results.rows import BaselineRatio, Disturbance, Timing
 from pytest_ecornn.results.statistics import CONFIDENCE, MIN_PAIRS, Ratio
 from pytest_ecornn.system.locking import own_time
 from pytest_ecornn.system.sensors import GpuTelemetry
-from pytest_ecornn.verification.comparison import TensorCheck
 
+AnyArm = TypeVar("AnyArm", bound=Timeable)
 _SHORT = 0.3  # of a block's calls, once others disturb or the host wanders
 
 
-class TimingColumn:
+class TimingColumn(Generic[AnyArm]):
     """`arms`: the candidate's first, then its baselines'. confidence: of the interval of a ratio to a baseline.
 
     probe: has timed the baselines alone.
     """
 
     def __init__(
-        self, arms: Sequence[Timeable], clock: Timer, confidence: float = CONFIDENCE, probe: BaselineProbe | None = None
+        self, arms: Sequence[AnyArm], clock: Timer, confidence: float = CONFIDENCE, probe: BaselineProbe | None = None
     ):
-        self._arms, self._clock, self._confidence, self._probe = arms, clock, confidence, probe
-        self._sensors, self._watch = GpuTelemetry(arms[0].candidate.case.device), Watch(clock, arms)
+        self.arms, self._clock, self._confidence, self._probe = arms, clock, confidence, probe
+        self._sensors, self._watch = GpuTelemetry(arms[0].candidate.device), Watch(clock, arms)
         self._has_short_blocks = False
 
     def measure(self, budget: float, pairs: int = 0) -> None:
@@ -51,7 +51,7 @@ class TimingColumn:
             self._measure(clock, budget, is_decided)
             if self._probe:
                 times_us = [one.time_us for one in self.against()]
-                self._probe.time_after(self._arms[1:], times_us)
+                self._probe.time_after(self.arms[1:], times_us)
                 margin, left = self._clock.equivalence_margin, end - own_time()
                 if left > 0 and not is_decided() and any(one.budget_factor(margin) < inf for one in self.against()):
                     self._measure(clock, left, is_decided)
@@ -60,11 +60,11 @@ class TimingColumn:
         """Measures for all of the budget. Returns the ratio of the candidate to its first baseline."""
         with self._watch as clock:
             self._measure(clock, budget, lambda: False)
-        blocks, baseline = (self._watch.bounds(arm, self._watch.disturbance()) for arm in self._arms[:2])
+        blocks, baseline = (self._watch.bounds(arm, self._watch.disturbance()) for arm in self.arms[:2])
         return blocks.ratio_to(baseline, self._confidence)
 
     def _measure(self, clock: Timer, budget: float, is_decided: Callable[[], bool]) -> None:
-        measure(self._arms, SettingsClock(clock), budget, is_decided, self._after_round, self._watch.after_block)
+        measure(self.arms, SettingsClock(clock), budget, is_decided, self._after_round, self._watch.after_block)
 
     def _after_round(self) -> None:
         """Shortens blocks once: a short one is likelier to end before another process takes its processor.
@@ -74,41 +74,40 @@ class TimingColumn:
         self._sensors.sample()
         if not self._has_short_blocks and (is_disturbed(self._watch.disturbance()) or self._is_wandering()):
             self._has_short_blocks = True
-            for arm in self._arms:
+            for arm in self.arms:
                 arm.calls = max(1, round(arm.calls * _SHORT))
 
     def _is_wandering(self) -> bool:
         """Whether pairs differ by more than what counts as the same."""
-        samples = [arm.samples_us for arm in self._arms[:2]]
+        samples = [arm.samples_us for arm in self.arms[:2]]
         if len(samples) < 2 or len(samples[0]) < MIN_PAIRS:
             return False
         return statistics.pair_noise(*samples) > self._clock.equivalence_margin
 
-    def verify(self) -> list[TensorCheck]:
-        """The candidate's kept calls against the reference."""
-        arm = self._arms[0]
-        return arm.kept.verify(arm.candidate.declared)
+    def timing(
+        self, cost: Cost, floor_us: float, peak_bytes: int | None = None, host_us: float | None = None, number: int = 0
+    ) -> Timing:
+        """The candidate's timing, or that of another arm by its number.
 
-    def timing(self, ceilings: Ceilings, peak_bytes: int | None = None, host_us: float | None = None) -> Timing:
-        arm, case = self._arms[0], self._arms[0].candidate.case
+        cost: of a call. floor_us: the least that any algorithm takes on this machine.
+        """
+        arm = self.arms[number]
         found, waits = self._watch.disturbance(), self._watch.waits(arm)
-        cost = cost_bounds.checked(arm.candidate)
         time_us, low, high = self._watch.bounds(arm, found).interval()
         gb_per_s, gflop_per_s = roofline.achieved(cost, time_us)
-        floor = roofline.floor_us(case, valid_steps(case), ceilings)
         return Timing(
-            time_us, low, high, arm.samples_us, arm.calls, self._clock.name, self.against(), arm.candidate.build_ms,
-            peak_bytes, cost.bytes, cost.operations, gb_per_s, gflop_per_s, floor, floor / time_us, host_us,
+            time_us, low, high, arm.samples_us, arm.calls, self._clock.name, self.against(number), arm.candidate.build_ms,
+            peak_bytes, cost.bytes, cost.operations, gb_per_s, gflop_per_s, floor_us, floor_us / time_us, host_us,
             self._sensors.summary(), list(waits.lost), list(waits.delayed), found, arm.candidate.first_call_ms,
         )  # fmt: skip
 
-    def against(self) -> list[BaselineRatio]:
-        """The ratios so far, with what the machine's load is known to have cost."""
-        disturbance = self._watch.disturbance()
-        return [self._compared(arm, disturbance) for arm in self._arms[1:]]
+    def against(self, number: int = 0) -> list[BaselineRatio]:
+        """The ratios of an arm to all others so far, with what the machine's load is known to have cost."""
+        disturbance, candidate = self._watch.disturbance(), self.arms[number]
+        return [self._compared(candidate, arm, disturbance) for arm in self.arms if arm is not candidate]
 
-    def _compared(self, baseline: Timeable, disturbance: Disturbance | None) -> BaselineRatio:
-        blocks, others = (self._watch.bounds(arm, disturbance) for arm in (self._arms[0], baseline))
+    def _compared(self, candidate: Timeable, baseline: Timeable, disturbance: Disturbance | None) -> BaselineRatio:
+        blocks, others = (self._watch.bounds(arm, disturbance) for arm in (candidate, baseline))
         ratio, waits = blocks.ratio_to(others, self._confidence), self._watch.waits(baseline)
         against = BaselineRatio(
             baseline.candidate.name, others.interval()[0], ratio.ratio, ratio.low, ratio.high, "unclear",

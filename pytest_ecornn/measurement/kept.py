@@ -22,14 +22,13 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_ecornn.cases import contents
-from pytest_ecornn.contract import Declared, Layer, cells
-from pytest_ecornn.measurement.pool import Prepared
+from pytest_ecornn.contract import Declared
+from pytest_ecornn.measurement.pool import PreparedCall, TimedCall
 from pytest_ecornn.system import memory
 from pytest_ecornn.verification import spot_check
-from pytest_ecornn.verification.calls import Call, Tensors, WrongResult, bitwise_different
+from pytest_ecornn.verification.calls import Tensors, WrongResult, bitwise_different
 from pytest_ecornn.verification.comparison import TensorCheck
-from pytest_ecornn.verification.verification import Candidate, ReferenceResult
+from pytest_ecornn.verification.verification import ReferenceResult
 
 MOST_KEPT = 96  # 5 % of calls left undone are among so many with 99 %: 1 - 0.95**96
 MOST_KEPT_BYTES = 2**33  # of results that wait to be verified, and no more than
@@ -40,7 +39,7 @@ _HELD = 3  # results of the first block that live until the row ends
 _IN_FULL = 2  # calls that are judged by all rules, beside those that look wrong
 
 
-def detached(call: Call, result: Any) -> Tensors:
+def detached(call: TimedCall, result: Any) -> Tensors:
     """The results of a timed call by name, without their history, which would tie the weights to the stream of this call.
 
     Raises WrongResult where they lack the contract's form.
@@ -51,16 +50,6 @@ def detached(call: Call, result: Any) -> Tensors:
 
 def copies(results: Tensors) -> Tensors:
     return {name: None if tensor is None else tensor.clone() for name, tensor in results.items()}
-
-
-def result_bytes(candidate: Candidate) -> int:
-    """Size of one timed call's results, in bytes."""
-    case = candidate.case
-    states = case.layers * len(cells.get(case.cell).states)
-    elements = case.directions * case.hidden_size * case.batch * (case.steps + states)
-    if case.training:
-        elements += case.steps * case.batch * cells.x_width(case) + sum(weight.numel() for weight in candidate.weights.values())
-    return elements * contents.torch_dtype(case).itemsize
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
@@ -106,7 +95,7 @@ class Results:
         self.parts: list[Part] = []
         self._draw, self._share = draw, _COPIED_AT_ONCE / calls
 
-    def stretches(self, prepared: Sequence[Prepared], layer: Layer, calls: int) -> Iterator[Stretch]:
+    def stretches(self, prepared: Sequence[PreparedCall], layer: Any, calls: int) -> Iterator[Stretch]:
         """Yields so many calls each, whose contents have just been written. All are made alike."""
         for start in range(0, len(prepared), calls):
             stretch = prepared[start : start + calls]
@@ -117,7 +106,7 @@ class Results:
             yield (timed := Stretch(make, look))
             timed.look()
 
-    def _make(self, calls: Sequence[Call], layer: Layer) -> None:
+    def _make(self, calls: Sequence[TimedCall], layer: Any) -> None:
         """Makes the calls, and looks at what each has returned before the next: at the last one the clock has stopped."""
         former = None
         for call in calls:
@@ -126,7 +115,7 @@ class Results:
             self.returned.append(call.forward_backward(layer))
             former = call
 
-    def _look(self, call: Call, is_last: bool = False) -> None:
+    def _look(self, call: TimedCall, is_last: bool = False) -> None:
         """Copies, of a few results and the last, a row of the output, of a final state or gradient, and of some tensor."""
         if self._draw() >= self._share and not is_last:
             return
@@ -144,7 +133,7 @@ class KeptCall:
     """A timed call to be verified. key: random; `MOST_KEPT` of the largest stay, so that any call is as likely as any other."""
 
     key: float
-    prepared: Prepared = field(compare=False)
+    prepared: Any = field(compare=False)
     tensors: Tensors = field(compare=False)
 
 
@@ -154,7 +143,7 @@ class SpotChecks:
     def __init__(self, call_bytes: int = 0, device: str = "cpu") -> None:
         """call_bytes: of the results of one call."""
         self._draw = random.Random(secrets.randbits(128)).random
-        self._calls: list[KeptCall] = []
+        self.calls: list[KeptCall] = []
         self._held: list[tuple[Tensors, Tensors]] = []  # results as returned, and copies
         self._blocks = 0
         most_bytes = min(MOST_KEPT_BYTES, int(_KEPT_SHARE * memory.free_bytes(device)))
@@ -165,7 +154,7 @@ class SpotChecks:
         """Returns empty `Results` for the next block."""
         return Results(calls, self._draw, min(calls, self._alive))
 
-    def take(self, prepared: Sequence[Prepared], results: Sequence[Any], is_certain: bool = False) -> bool:
+    def take(self, prepared: Sequence[PreparedCall], results: Sequence[Any], is_certain: bool = False) -> bool:
         """Chooses among the calls and their results, the clock stopped, and copies what is chosen; all, where that is certain.
 
         Returns whether to look closely at this block: less and less often. Raises WrongResult where a chosen call wrote into
@@ -175,7 +164,7 @@ class SpotChecks:
         selected = []
         for one, result in zip(prepared, results, strict=True):
             key = self._draw() + is_certain
-            if len(self._calls) < self._most or key > self._calls[0].key:
+            if len(self.calls) < self._most or key > self.calls[0].key:
                 selected.append(one)
                 self._keep(KeptCall(key, one, copies(detached(one.call, result))))
         is_watched = self._draw() < 1 / self._blocks
@@ -183,7 +172,7 @@ class SpotChecks:
             one.check_unchanged()
         return is_watched
 
-    def hold(self, prepared: Sequence[Prepared], results: Sequence[Any]) -> None:
+    def hold(self, prepared: Sequence[PreparedCall], results: Sequence[Any]) -> None:
         """Holds some of the first results until `verify`, when they must be as they are now."""
         while len(self._held) < min(_HELD, len(results)):
             drawn = int(self._draw() * len(results))
@@ -191,27 +180,31 @@ class SpotChecks:
             self._held.append((tensors, copies(tensors)))
 
     def _keep(self, call: KeptCall) -> None:
-        (heapq.heappush if len(self._calls) < self._most else heapq.heapreplace)(self._calls, call)
+        (heapq.heappush if len(self.calls) < self._most else heapq.heapreplace)(self.calls, call)
 
     def verify(self, declared: Declared) -> list[TensorCheck]:
         """The verdict on every tensor of two calls, and of the worst that a faster check of all finds fault with.
 
         Raises WrongResult where an early result is not as it was.
         """
-        for held, before in self._held:
-            for name, copy in before.items():
-                if copy is not None and bitwise_different(held[name], copy).any():  # type: ignore[arg-type]
-                    raise WrongResult(f"expected results that later calls leave alone, but {name} of an early one changed")
-        calls, shares = sorted(self._calls, key=_change), list[float]()
+        self.check_held()
+        calls, shares = sorted(self.calls, key=_change), list[float]()
         for _, alike in groupby(calls, _change):
             shares += spot_check.shares([(call.prepared.problem, call.tensors) for call in alike], declared)
         by_share = sorted(zip(shares, calls, strict=True), key=lambda pair: -pair[0])
         suspicious = [call for share, call in by_share[: spot_check.MOST_DOUBTS] if share > 1]
-        suspicious += [call for call in heapq.nlargest(_IN_FULL, self._calls) if call not in suspicious]
+        suspicious += [call for call in heapq.nlargest(_IN_FULL, self.calls) if call not in suspicious]
         references = ((ReferenceResult(call.prepared.problem()), call.tensors) for call in suspicious)
         return [check for reference, tensors in references for check in reference.compare(tensors, declared, fewest_runs=0)]
+
+    def check_held(self) -> None:
+        """Raises WrongResult where an early result is not as it was."""
+        for held, before in self._held:
+            for name, copy in before.items():
+                if copy is not None and bitwise_different(held[name], copy).any():  # type: ignore[arg-type]
+                    raise WrongResult(f"expected results that later calls leave alone, but {name} of an early one changed")
 
 
 def _change(call: KeptCall) -> float:
     """How the weights that it was made with were changed."""
-    return call.prepared.change
+    return float(call.prepared.change)

@@ -29,14 +29,13 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.measurement.clocks import Timer
-from pytest_ecornn.measurement.kept import Results, SpotChecks, result_bytes
-from pytest_ecornn.measurement.pool import InputPool, Prepared
+from pytest_ecornn.measurement.kept import Results, SpotChecks
+from pytest_ecornn.measurement.pool import CallPool, PreparedCall
 from pytest_ecornn.results.statistics import MIN_PAIRS
 from pytest_ecornn.system import memory
 from pytest_ecornn.system.locking import own_time, turn
 from pytest_ecornn.verification.calls import Copies, WrongResult
 from pytest_ecornn.verification.guards.background import ThreadGuard
-from pytest_ecornn.verification.verification import Candidate
 
 BLOCK_SECONDS = 5e-3
 WARMUP_SECONDS = 8e-3  # of untimed calls before a block that follows another's, one at least
@@ -49,13 +48,35 @@ MIN_ROUNDS = 3
 _Figure = TypeVar("_Figure")
 
 
-class Timeable(Protocol):
-    """A participant that takes turns in a measurement: an implementation, and how a block of its calls is made."""
+class Timed(Protocol):
+    """What is timed: a layer that was built, or a function. first_call_ms: of the first call after the build, where known."""
 
-    candidate: Candidate
+    @property
+    def name(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def is_training(self) -> bool: ...
+    @property
+    def layer(self) -> Any: ...
+    @property
+    def weights(self) -> Any: ...
+    @property
+    def result_bytes(self) -> int: ...
+    @property
+    def build_ms(self) -> float: ...
+    @property
+    def first_call_ms(self) -> float | None: ...
+
+
+class Timeable(Protocol):
+    """A participant that takes turns in a measurement: what is timed, and how a block of its calls is made."""
+
     calls: int
     samples_us: list[float]
-    kept: SpotChecks
+
+    @property
+    def candidate(self) -> Timed: ...
 
     def calibrate(self, clock: Timer) -> None:
         """Warms up, and finds how many calls make a block, and how many come before it."""
@@ -71,8 +92,8 @@ class Timeable(Protocol):
 class Arm:
     """An implementation timed as called, each call on contents of its own."""
 
-    candidate: Candidate
-    pool: InputPool
+    candidate: Timed
+    pool: CallPool
     seconds: float = 0.0  # of a call, about, as calibrated
     calls: int = 1
     warmup_calls: int = 1
@@ -80,7 +101,7 @@ class Arm:
     threads: ThreadGuard = field(default_factory=ThreadGuard)
 
     def __post_init__(self) -> None:
-        self.kept = SpotChecks(result_bytes(self.candidate), self.candidate.case.device)
+        self.kept = SpotChecks(self.candidate.result_bytes, self.candidate.device)
         self._change: float | None = None  # of the weights, when they were copied
         self._places = self._weights_places()
 
@@ -118,7 +139,7 @@ class Arm:
             self._change, self._weights = change, Copies({name: Tensor.detach(weight) for name, weight in weights.items()})
         return change
 
-    def _look(self, timed: Sequence[Prepared], results: Results) -> None:
+    def _look(self, timed: Sequence[PreparedCall], results: Results) -> None:
         """At what the calls have done, the clock stopped: nothing is compared or guarded before. Raises WrongResult."""
         for name, position in self._weights_places().items():
             if position != self._places[name]:
@@ -141,7 +162,7 @@ class Arm:
 
     def peak_bytes(self) -> int | None:
         """The most memory that one call takes."""
-        return self._of_verified_calls(1, lambda calls: memory.peak_bytes(next(calls), self.candidate.case.device))
+        return self._of_verified_calls(1, lambda calls: memory.peak_bytes(next(calls), self.candidate.device))
 
     def host_us(self, clock: Timer) -> float | None:
         """How long a call keeps the host, where it returns before its work is done."""
@@ -151,7 +172,7 @@ class Arm:
         """What is measured of calls that are not timed, and verified whatever chance says."""
         prepared = self.pool.prepare_calls(self.candidate.weights, count, self._change_weights())
         results = self.kept.results(count)
-        with torch.set_grad_enabled(self.candidate.case.training):
+        with torch.set_grad_enabled(self.candidate.is_training):
             figure = measured(self._made(prepared, results, stretch=1))
         self.kept.take(prepared[count - len(results.returned) :], results.returned, is_certain=True)
         return figure
@@ -160,7 +181,7 @@ class Arm:
         return self._made(self.pool.prepare_calls(self.candidate.weights, count))
 
     def _made(
-        self, prepared: Sequence[Prepared], results: Results | None = None, stretch: int = 0
+        self, prepared: Sequence[PreparedCall], results: Results | None = None, stretch: int = 0
     ) -> Iterator[Callable[[], Any]]:
         """What makes the calls, so many at a time, alike whether or not their results are wanted."""
         results = results or self.kept.results(max(1, len(prepared)))
@@ -169,7 +190,7 @@ class Arm:
     @property
     def _stretch(self) -> int:
         """How many calls are timed at a time."""
-        is_gpu = self.candidate.case.device.startswith("cuda")
+        is_gpu = self.candidate.device.startswith("cuda")
         return max(1, ceil(STRETCH_SECONDS / max(self.seconds, 1e-7))) if is_gpu else 1
 
 
@@ -194,7 +215,7 @@ def measure(
     after_block: Callable[[Timeable], None] = lambda arm: None,
 ) -> None:
     """Adds a sample to each arm a round, in an order that is drawn, until `is_decided` or the budget of seconds is spent."""
-    with gc_disabled(), torch.set_grad_enabled(arms[0].candidate.case.training):
+    with gc_disabled(), torch.set_grad_enabled(arms[0].candidate.is_training):
         for arm in arms:
             with turn():
                 arm.calibrate(clock)

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from pytest_ecornn.cases import contents, memory_layout
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Case, Weights
-from pytest_ecornn.verification.calls import Call, check_unchanged
+from pytest_ecornn.verification.calls import Call, Tensors, check_unchanged
 from pytest_ecornn.verification.verification import expected
 
 FEWEST_OFFSETS, MOST_OFFSETS = 1024, 4096  # at which a call's contents may begin in the pool
@@ -80,6 +80,36 @@ def _laid_out(problem: Problem) -> Problem:
     lay = partial(memory_layout.laid_out, problem.case)
     lengths = None if problem.lengths is None else lay(problem.lengths)
     return replace(problem, state=tuple(map(lay, problem.state)), lengths=lengths)
+
+
+class TimedCall(Protocol):
+    """A call whose leaves were made beforehand, as `calls.Call` is."""
+
+    def forward_backward(self, layer: Any) -> tuple[Any, Any]: ...
+    def results_by_name(self, result: Any, gradients: Any) -> Tensors: ...
+
+
+class PreparedCall(Protocol):
+    """A call that is to be made, as `Prepared` is. change: of the weights that it is made with."""
+
+    @property
+    def call(self) -> Any: ...
+    @property
+    def change(self) -> float: ...
+    def write(self) -> None: ...
+    def check_unchanged(self) -> None: ...
+
+
+class CallPool(Protocol):
+    """Calls on contents that no earlier call had. weight_changes: of a training case."""
+
+    @property
+    def call_bytes(self) -> int: ...
+    @property
+    def weight_changes(self) -> WeightChanges | None: ...
+    def prepare_calls(self, weights: Any, count: int, change: float = 0.0) -> Sequence[PreparedCall]: ...
+    def static_call(self, weights: Any) -> Any: ...
+    def prepare_replay(self, call: Any, change: float) -> PreparedCall: ...
 
 
 class InputPool:
@@ -144,9 +174,17 @@ class InputPool:
         other = memory_layout.x_at(case, self._x, at) if self._is_mixed else None
         return Contents(sample, self._own.x, other, share, other_state)
 
-    def copied_problem(self, weights: Any) -> Problem:
-        """The case's own problem on `weights`, at addresses that nothing else has."""
-        return contents.copied_with_strides(replace(self._own, weights=weights))
+    def static_call(self, weights: Any) -> Call:
+        """A call on the case's own problem, at addresses that nothing else has: a graph's."""
+        return Call(contents.copied_with_strides(replace(self._own, weights=weights)))
+
+    def prepare_replay(self, call: Call, change: float) -> Prepared:
+        """Writes new contents where a graph reads. Lengths, which the host read at the capture, stay."""
+        own, drawn = call.problem, self.next_problem()
+        for static, new in zip(_refreshed(own), _refreshed(drawn.problem(own.weights)), strict=True):
+            static.copy_(new)
+        kept = replace(drawn, pool=replace(drawn.pool, lengths=own.lengths))
+        return Prepared(kept, call, True, self.weight_changes, change)
 
     def prepare_calls(self, weights: Any, count: int, change: float = 0.0) -> list[Prepared]:
         """Calls not yet made, each in fresh memory: where an earlier call's contents stand, no later one's will.
@@ -229,6 +267,10 @@ class Prepared(NamedTuple):
         """Raises WrongResult where the call wrote into what it was given."""
         for name, given, before in _pairs(self.call.problem, self.problem()):
             check_unchanged(name, given, before)
+
+
+def _refreshed(problem: Problem) -> list[Tensor]:
+    return [problem.x, *problem.state, *([] if problem.resets is None else [problem.resets]), *problem.output_gradients]
 
 
 def _tensors(problem: Problem) -> Sequence[Tensor]:

@@ -8,52 +8,32 @@ block x, states and gradients given get new contents from the pool, so a replay 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
-from torch import Tensor
-
-from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.measurement.clocks import Timer
-from pytest_ecornn.measurement.kept import SpotChecks, result_bytes
-from pytest_ecornn.measurement.measurement import block_counts, block_growth
-from pytest_ecornn.measurement.pool import Contents, InputPool, Prepared
-from pytest_ecornn.verification.calls import Call
-from pytest_ecornn.verification.verification import Candidate
+from pytest_ecornn.measurement.kept import SpotChecks
+from pytest_ecornn.measurement.measurement import Timed, block_counts, block_growth
+from pytest_ecornn.measurement.pool import CallPool, PreparedCall
 
 
 @dataclass(eq=False)
 class Graph:
     """One captured call on static buffers. `replay` fills `result` from what stands in the call's inputs."""
 
-    call: Call
+    call: Any
     result: Any
     replay: Callable[[], Any]
-
-    def refresh(self, problem: Problem) -> None:
-        """Puts the contents of `problem` where the graph reads. Lengths, which the host read at the capture, stay."""
-        for static, new in zip(_refreshed(self.call.problem), _refreshed(problem), strict=True):
-            static.copy_(new)
-
-    def prepare_replay(self, drawn: Contents) -> Prepared:
-        """`refresh` by what is drawn."""
-        own = self.call.problem
-        self.refresh(drawn.problem(own.weights))
-        return Prepared(replace(drawn, pool=replace(drawn.pool, lengths=own.lengths)), self.call)
-
-
-def _refreshed(problem: Problem) -> list[Tensor]:
-    return [problem.x, *problem.state, *([] if problem.resets is None else [problem.resets]), *problem.output_gradients]
 
 
 class GraphArm:
     """An implementation timed by replays of graphs, in turn."""
 
-    def __init__(self, candidate: Candidate, pool: InputPool, graphs: Sequence[Graph]):
+    def __init__(self, candidate: Timed, pool: CallPool, graphs: Sequence[Graph]):
         self.candidate, self.graphs = candidate, list(graphs)
         self.samples_us: list[float] = []
-        self.kept = SpotChecks(result_bytes(candidate), candidate.case.device)
+        self.kept = SpotChecks(candidate.result_bytes, candidate.device)
         self.calls = self.settling = 1
         self._seconds = 0.0  # of a replay, about, as calibrated
         self._pool, self._turns = pool, cycle(self.graphs)
@@ -84,13 +64,11 @@ class GraphArm:
         if (growth := block_growth(self._seconds, seconds)) > 1:
             self._seconds, self.calls, self.settling = seconds, growth * self.calls, growth * self.settling
 
-    def _prepare(self, graph: Graph) -> Prepared:
+    def _prepare(self, graph: Graph) -> PreparedCall:
         """New contents for the graph, and in training the weights of this block."""
-        prepared, changes = graph.prepare_replay(self._pool.next_problem()), self._pool.weight_changes
-        if changes is None:
-            return prepared
-        change = changes.begin_block(self.candidate.weights, len(self.samples_us))
-        return prepared._replace(weight_changes=changes, change=change)
+        changes = self._pool.weight_changes
+        change = changes.begin_block(self.candidate.weights, len(self.samples_us)) if changes else 0.0
+        return self._pool.prepare_replay(graph.call, change)
 
     def _next(self, count: int) -> list[Graph]:
         return list(islice(self._turns, count))

@@ -103,9 +103,13 @@ def floor_us(case: Case, valid_steps: int | None, ceilings: Ceilings) -> float:
 
     `valid_steps` is the sum of the sequences' lengths, T*B for None. Raises ValueError for a dtype not measured.
     """
-    cost = cells.minimum_cost(case, valid_steps)
+    return cost_floor_us(cells.minimum_cost(case, valid_steps), case.dtype, case.precision, ceilings)
+
+
+def cost_floor_us(cost: Cost, dtype: str, precision: str, ceilings: Ceilings) -> float:
+    """The least time of what must be moved or computed, whichever takes longer. Raises ValueError for a dtype not measured."""
     moving = cost.bytes / ceilings.gb_per_s(cost.bytes)
-    computing = cost.operations / ceilings.gflop_per_s(case.dtype, case.precision)
+    computing = cost.operations / ceilings.gflop_per_s(dtype, precision)
     return max(moving, computing) * 1e-3
 
 

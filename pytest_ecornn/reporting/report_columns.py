@@ -206,7 +206,8 @@ GFLOP_PER_S = _of_timing(
 )
 FLOOR_US = _of_timing("floor_us", description="Microseconds that this machine needs at least for any algorithm.")
 FLOOR_SHARE = _of_timing(
-    "floor_share", text=formatting.percent, html=lambda share: f"{formatting.percent(share)} of the floor",
+    "floor_share", text=lambda share: formatting.percent(share) if share else "",  # 0: of a function whose cost is not known
+    html=lambda share: f"{formatting.percent(share)} of the floor" if share else "",
     heading="Share of floor", title="floor", description="The least time over the time of a call.",
 )  # fmt: skip
 HOST_US = _of_timing(

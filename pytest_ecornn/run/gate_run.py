@@ -16,8 +16,9 @@ from pytest_ecornn.contract import Unsupported
 from pytest_ecornn.measurement import capture, clocks
 from pytest_ecornn.measurement.clocks import Timer
 from pytest_ecornn.measurement.columns import TimingColumn
-from pytest_ecornn.measurement.measurement import Arm, Timeable, measure
+from pytest_ecornn.measurement.measurement import Arm, measure
 from pytest_ecornn.measurement.pool import InputPool
+from pytest_ecornn.measurement.replay import GraphArm
 from pytest_ecornn.regression import gate
 from pytest_ecornn.regression.gate import RegressionFinding, RegressionReport
 from pytest_ecornn.results.rows import Row
@@ -108,22 +109,24 @@ class RegressionGate:
             both = [session.verified(name, item.case) for name in (one.implementation, one.anchor)]
         if wrong := [found for found in both if isinstance(found, str)]:
             raise RemeasurementFailed("; ".join(wrong))
-        arms = [Arm(found, pool) for found in both if isinstance(found, Candidate)]
+        candidates = [found for found in both if isinstance(found, Candidate)]
+        arms = [Arm(one, pool) for one in candidates]
         with session.lock.exclusive():
             device = item.case.device
-            timed_rows, clock = (arms, clocks.for_device(device)) if one.column == "timing" else _replayed(arms)
-            column = TimingColumn(timed_rows, clock, confidence)
+            timed: Sequence[Arm] | Sequence[GraphArm]
+            timed, clock = (arms, clocks.for_device(device)) if one.column == "timing" else _replayed(arms)
+            column = TimingColumn(timed, clock, confidence)
             ratio = column.measure_full_budget(REMEASUREMENT_BUDGETS * session.options.budget)
         with session.lock.shared():
-            message = failed_tensors(one.implementation, item.case, column.verify())
+            message = failed_tensors(one.implementation, item.case, timed[0].kept.verify(candidates[0].declared))
         if message:
             raise RemeasurementFailed(f"a timed call returned a wrong result\n{message}")
         return ratio
 
 
-def _replayed(arms: list[Arm]) -> tuple[Sequence[Timeable], Timer]:
+def _replayed(arms: list[Arm]) -> tuple[Sequence[GraphArm], Timer]:
     """Arms and clock for device-only times. Graphs are captured after a few calls, as a program captures them."""
-    device = arms[0].candidate.case.device
+    device = arms[0].candidate.device
     measure(arms, clocks.for_device(device), 0.0, lambda: True)
     with turn():
         graphs, missing = capture.graph_arms(arms)

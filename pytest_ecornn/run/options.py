@@ -35,6 +35,7 @@ class Mode(Enum):
 
     RUN = "--ecornn-verify or --ecornn-bench"
     SELFCHECK = "--ecornn-selfcheck"
+    TESTS = "tests of your own with the fixture ecornn"
 
 
 @dataclass(frozen=True)
@@ -237,9 +238,10 @@ class Options:
     report: Path = option(
         "--ecornn-report",
         RUN,
-        "Where the report is written. Default: reports/local.",
+        "Where the report is written. Default: reports/local; of the fixture ecornn alone, none unless given.",
         default="reports/local",
         metavar="DIR",
+        modes=(Mode.RUN, Mode.TESTS),
         parse=_path,
         unset=Path("reports/local"),
     )
@@ -370,7 +372,9 @@ class Options:
     budget: float = option(
         "--ecornn-budget",
         TIMING,
-        "Time to measure a row for at most, on a GPU by each of its two clocks; less where the verdict is clear. Default: 10.",
+        "Time to measure a row for at most, on a GPU by each of its two clocks; less where the verdict is clear. Default: 10; "
+        "for functions of the fixture ecornn 2.",
+        modes=(Mode.RUN, Mode.TESTS),
         type=float,
         default=10.0,
         metavar="SECONDS",
@@ -492,7 +496,8 @@ def is_active(config: pytest.Config) -> bool:
 def check_is_run(config: pytest.Config) -> None:
     """Raises UsageError where options of ours are asked for, but nothing of ours is to run."""
     for asked in _asked_options(config):
-        raise pytest.UsageError(f"{asked.flag} expected {asked.modes[0].value} beside it, without which it does nothing")
+        if Mode.TESTS not in asked.modes:
+            raise pytest.UsageError(f"{asked.flag} expected {asked.modes[0].value} beside it, without which it does nothing")
 
 
 def is_selfcheck(config: pytest.Config) -> bool:

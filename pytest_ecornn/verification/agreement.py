@@ -26,9 +26,9 @@ from pytest_ecornn.verification.comparison import (
     RMS_FLOOR,
     Error,
     check_tensor,
-    precision_eps,
     to_float64,
 )
+from pytest_ecornn.verification.layer_rules import layer_rule, precision_eps
 from pytest_ecornn.verification.rounding_shares import ANY
 from pytest_ecornn.verification.verification import ReferenceResult, reference_device
 from pytest_ecornn.verification.yardstick import run_counts
@@ -70,7 +70,7 @@ class ResultComparator:
         if leaves_undefined(case) and got.shape == wanted.shape:
             undefined = self._expected.tensors[name].isnan()
             reference, got = reference.masked_fill(undefined, 0.0), got.masked_fill(undefined.to(got.device), 0.0)
-        verdict = check_tensor(case, name, got, reference, both, self._expected.valid(name))
+        verdict = check_tensor(layer_rule(case, name, reference.shape), got, reference, both, self._expected.valid(name))
         return verdict.message if verdict.status == "failed" else ""
 
 

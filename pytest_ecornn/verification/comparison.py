@@ -8,7 +8,6 @@ correct implementations (docs/notes/tolerance.md, `make tolerance`).
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_ecornn.cases.non_finite import leaves_undefined
-from pytest_ecornn.contract import Case, cells
-from pytest_ecornn.reference.rounding import TF32_EPS
 from pytest_ecornn.verification import rounding_shares
 from pytest_ecornn.verification.rounding_shares import EXACT, Independent, Shares
 
@@ -35,7 +31,6 @@ MAX_FACTOR, MAX_FLOOR = 2.0, 4.0
 SUM_FLOOR, FEW_SUMS = 0.5, 8.0
 # Where the yardstick's rms is over UNSTABLE * eps, rounding is not what elements differ by, and shares are not judged.
 UNSTABLE = 4.0
-# A slice's scale is at least this share of its tensor's: what is smaller is noise of the larger parts.
 SLICE_SCALE = 2.0**-10
 # Beyond: yardstick's error over CHAOS * eps * sqrt(T), or reference's maximum under VANISHED * smallest normal (of float32 for
 # float64, whose yardstick is a float32 loop).
@@ -72,29 +67,40 @@ class TensorCheck:
 
 
 class Slices(NamedTuple):
-    """The parts of one axis in which a tensor is judged: (start, stop) by label, the whole axis under ""."""
+    """The parts of one axis in which a tensor is judged: (start, stop) by label, the whole axis under "".
+
+    least_scale: of a slice, as a share of its tensor's: what is smaller is noise of the larger parts.
+    """
 
     axis: int
     parts: dict[str, tuple[int, int]]
+    least_scale: float = SLICE_SCALE
 
 
-def slices(case: Case, tensor: str, shape: tuple[int, ...]) -> Slices:
-    """Bounds of a tensor's slices: octaves of time, layers and directions of a state, gates of a weight gradient."""
-    edges: Sequence[int]
-    axis = 0
-    if tensor in ("output", "grad x"):
-        axis = int(case.batch_first)
-        edges = [0, *(2**k for k in range(case.steps.bit_length()) if 2**k < case.steps), case.steps]
-        labels = [f"steps {a}..{b - 1}" for a, b in itertools.pairwise(edges)]
-    elif tensor.startswith(("final", "grad initial")):
-        labels = [suffix.removeprefix("_") for _, _, suffix in cells.parameter_suffixes(case)]
-        edges = range(len(labels) + 1)
-    else:
-        blocks, gates = shape[0] // case.hidden_size, cells.get(case.cell).gates
-        labels = [f"gate {gate}" for gate in (gates if blocks == len(gates) else range(blocks))]
-        edges = range(0, shape[0] + 1, case.hidden_size)
-    parts = dict(zip(labels, itertools.pairwise(edges), strict=True))
-    return Slices(axis, {"": (0, shape[axis]), **(parts if len(parts) > 1 else {})})
+class TensorRule(NamedTuple):
+    """All that the rule must know of a tensor. device: where it must lie.
+
+    eps: of the dtype, or of products' operands where they are coarser.
+    terms: of the longest sums on the way to it. depth: of the longest chain of steps, through which an error may grow.
+    is_undefined: whether NaN in the reference stands for any value. least_shared: elements of a slice whose shares are judged.
+    """
+
+    tensor: str
+    dtype: torch.dtype
+    device: str
+    eps: float
+    slices: tuple[Slices, ...]
+    terms: int
+    depth: int
+    independent: Independent
+    is_undefined: bool = False
+    least_shared: int = 0
+
+    @property
+    def subnormal(self) -> float:
+        """The smallest number above 0."""
+        finfo = torch.finfo(self.dtype)
+        return finfo.smallest_normal * finfo.eps
 
 
 def to_float64(tensor: Tensor, device: torch.device) -> Array:
@@ -102,7 +108,12 @@ def to_float64(tensor: Tensor, device: torch.device) -> Array:
 
 
 def errors(
-    actual: Array, reference: Array, where: Slices, valid: Mask | None, subnormal: float, dtype: torch.dtype | None = None
+    actual: Array,
+    reference: Array,
+    slices: Sequence[Slices],
+    valid: Mask | None,
+    subnormal: float,
+    dtype: torch.dtype | None = None,
 ) -> dict[str, Error]:
     """Relative errors of the whole tensor and of each slice, over finite elements where `valid` holds.
 
@@ -110,7 +121,16 @@ def errors(
     """
     differences = _differences(actual, reference, valid, subnormal)
     parts = [*differences, *rounding_shares.marks(actual, differences[2], dtype)]
-    usable, wrong, size, *marks = (part.transpose(0, where.axis).reshape(reference.shape[where.axis], -1) for part in parts)
+    by_label: dict[str, Error] = {}
+    for where in slices:
+        by_label |= _errors_along(where, parts)
+    return by_label
+
+
+def _errors_along(where: Slices, parts: Sequence[Tensor]) -> dict[str, Error]:
+    """Relative errors of the whole tensor and of its slices along one axis."""
+    length = parts[0].shape[where.axis]
+    usable, wrong, size, *marks = (part.transpose(0, where.axis).reshape(length, -1) for part in parts)
     squared = [torch.linalg.vector_norm(part, dim=1).square_() for part in (wrong, size)]
     counts = [mark.sum(1, dtype=torch.int32) for mark in (usable, *marks)]
     by_row = torch.stack([wrong.amax(1), size.amax(1), *squared, *counts])
@@ -125,7 +145,7 @@ def errors(
         rms, maximum = _ratio(math.sqrt(wrong_squares / count), rms_scale), _ratio(wrong_max, max_scale)
         found[label] = Error(rms, maximum, int(count), rounding_shares.of_counts(*counts))
         if not label:
-            least_rms, least_max = SLICE_SCALE * rms_scale, SLICE_SCALE * max_scale
+            least_rms, least_max = where.least_scale * rms_scale, where.least_scale * max_scale
     return found
 
 
@@ -146,22 +166,6 @@ def _ratio(error: float, scale: float) -> float:
     return error / scale if scale else (0.0 if error == 0 else math.inf)
 
 
-def summation_length(case: Case, tensor: str) -> int:
-    """How many terms the longest sums on the way to a tensor have: over inputs and states, over gates, over T*B."""
-    cell, widest = cells.get(case.cell), case.directions * case.hidden_size if case.layers > 1 else 0
-    inputs = max(widest, 0 if case.projected else case.input_size)
-    count = inputs + (case.hidden_size if cell.recurrent else 0)
-    if tensor.startswith("grad"):
-        count += len(cell.gates) * case.hidden_size if count else 0
-    return count + (case.steps * case.batch if tensor.startswith(("grad weight", "grad bias")) else 0)
-
-
-def precision_eps(case: Case) -> float:
-    """The unit in the last place of one, of products' operands where they are coarser than the dtype."""
-    is_coarser = case.precision == "tf32" and case.dtype == "float32"
-    return TF32_EPS if is_coarser else torch.finfo(getattr(torch, case.dtype)).eps
-
-
 class Measures(NamedTuple):
     """The measures by which a slice is judged, or the largest of each that passes."""
 
@@ -177,16 +181,16 @@ _NAMES = (
 )  # fmt: skip
 
 
-def limits(case: Case, tensor: str, yardstick: Error, error: Error) -> Measures:
+def limits(rule: TensorRule, yardstick: Error, error: Error) -> Measures:
     """The largest measures of a slice with such an error, of whose elements only the numbers matter, that pass."""
-    eps = precision_eps(case)
-    summed = SUM_FLOOR * min(eps, torch.finfo(torch.float32).eps) * summation_length(case, tensor) ** 0.5
+    eps = rule.eps
+    summed = SUM_FLOOR * min(eps, torch.finfo(torch.float32).eps) * rule.terms**0.5
     cancelled = summed * (1 + FEW_SUMS / error.count)
     rms = RMS_FACTOR * yardstick.rms + RMS_FLOOR * eps / error.count**0.5 + cancelled
     maximum = MAX_FACTOR * yardstick.maximum + MAX_FLOOR * eps + cancelled
-    if yardstick.rms > UNSTABLE * eps:
-        return Measures(rms, maximum, 1.0, 1.0)
-    shares = rounding_shares.limits(yardstick.shares, error.shares.counted, independent(case, tensor), summed / eps)
+    if yardstick.rms > UNSTABLE * eps or error.shares.counted < rule.least_shared:
+        return Measures(rms, maximum, math.inf, math.inf)
+    shares = rounding_shares.limits(yardstick.shares, error.shares.counted, rule.independent, summed / eps)
     return Measures(rms, maximum, *shares)
 
 
@@ -194,52 +198,37 @@ def measures(error: Error) -> Measures:
     return Measures(error.rms, error.maximum, error.shares.differing, error.shares.bias)
 
 
-def independent(case: Case, tensor: str) -> Independent:
-    """How many of a slice's elements are independent, at least.
-
-    Successive steps are not, which may be of one drifting state; nor what is made of one gate's gradient, but for its rounding.
-    """
-    gates, inputs = len(cells.get(case.cell).gates) * case.hidden_size, cells.x_width(case)
-    if tensor == "grad x":
-        return Independent(case.batch * inputs, case.batch * min(inputs, gates))
-    if tensor.startswith("grad weight"):
-        return Independent(gates * case.hidden_size, min(case.hidden_size, inputs))
-    return Independent(*[case.batch * case.hidden_size] * 2)
-
-
 def check_tensor(
-    case: Case, tensor: str, actual: Tensor | None, reference: Array, yardstick: Mapping[str, Error], valid: Mask | None
+    rule: TensorRule, actual: Tensor | None, reference: Array, yardstick: Mapping[str, Error], valid: Mask | None = None
 ) -> TensorCheck:
     """The verdict on `actual`. valid: where elements count; elsewhere they must be exactly 0 (padding, pruned weights).
 
     None, which autograd returns of what no result depends on, stands for a gradient of zeros.
     """
+    tensor = rule.tensor
     if actual is None and tensor.startswith("grad") and not reference.any():
         return TensorCheck(tensor, "uninformative", message=f"{tensor}: the reference's is zero, and there is none")
-    dtype = getattr(torch, case.dtype)
-    if problem := form_problem(actual, tuple(reference.shape), dtype, case.device):
+    if problem := form_problem(actual, tuple(reference.shape), rule.dtype, rule.device):
         return TensorCheck(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
     assert actual is not None
     values = to_float64(actual, reference.device)
-    whole = limits(case, tensor, yardstick.get("", NO_ERROR), Error(0.0, 0.0, reference.numel())).maximum
-    if problem := non_finite_problem(case, values, reference, whole) or zero_problem(values, valid):
+    whole = limits(rule, yardstick.get("", NO_ERROR), Error(0.0, 0.0, max(1, reference.numel()))).maximum
+    if problem := non_finite_problem(rule, values, reference, whole) or zero_problem(values, valid):
         return TensorCheck(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
-    finfo = torch.finfo(dtype)
-    if reason := _uninformative(case, reference, valid, yardstick, finfo):
+    if reason := _uninformative(rule, reference, valid, yardstick):
         return TensorCheck(tensor, "uninformative", message=f"{tensor}: {reason}")
-    where, subnormal = slices(case, tensor, tuple(reference.shape)), finfo.smallest_normal * finfo.eps
-    found = errors(values, reference, where, valid, subnormal, dtype)
+    found = errors(values, reference, rule.slices, valid, rule.subnormal, rule.dtype)
     share, label, position = max(
         (measure / most, label, position)
         for label, error in found.items()
-        for allowed in [limits(case, tensor, yardstick.get(label, NO_ERROR), error)]
+        for allowed in [limits(rule, yardstick.get(label, NO_ERROR), error)]
         for position, (measure, most) in enumerate(zip(measures(error), allowed, strict=True))
     )
     message = ""
     if not share <= 1:
-        index = _worst_place(_differences(values, reference, valid, subnormal)[1], where, label)
+        index = _worst_place(_differences(values, reference, valid, rule.subnormal)[1], rule.slices, label)
         message = (
-            f"{_failure_text(case, tensor, label, found[label], yardstick.get(label), position)}; "
+            f"{_failure_text(rule, label, found[label], yardstick.get(label), position)}; "
             f"worst at {list(index)}: expected {reference[index].item():.9g}, got {values[index].item():.9g}"
         )
     return TensorCheck(
@@ -247,22 +236,25 @@ def check_tensor(
     )
 
 
-def _uninformative(case: Case, reference: Array, valid: Mask | None, yardstick: Mapping[str, Error], finfo: torch.finfo) -> str:
-    size = reference.abs()
+def _uninformative(rule: TensorRule, reference: Array, valid: Mask | None, yardstick: Mapping[str, Error]) -> str:
+    if not reference.numel():
+        return "the reference has no element"
+    size, finfo = reference.abs(), torch.finfo(rule.dtype)
     usable = size < math.inf if valid is None else (size < math.inf) & valid
     largest = size.masked_fill_(~usable, -1.0).max().item()
     if largest < 0:
         return "the reference has no finite element to compare"
     if largest < VANISHED * max(finfo.smallest_normal, torch.finfo(torch.float32).smallest_normal):
         return f"vanished: the reference's largest element is {largest:.2g}"
-    chaos = CHAOS * precision_eps(case) * case.steps**0.5
+    chaos = CHAOS * rule.eps * rule.depth**0.5
     if "" not in yardstick or yardstick[""].rms > chaos:
         return "chaos: a plain loop in the same precision is itself too far from the reference"
     return ""
 
 
-def _worst_place(wrong: Array, where: Slices, label: str) -> tuple[int, ...]:
+def _worst_place(wrong: Array, slices: Sequence[Slices], label: str) -> tuple[int, ...]:
     """The first place of a slice's largest error, in the whole tensor."""
+    where = next(one for one in slices if label in one.parts)
     start, stop = where.parts[label]
     part = wrong.narrow(where.axis, start, stop - start)
     index = [int(i) for i in torch.unravel_index(part.argmax(), part.shape)]
@@ -270,10 +262,10 @@ def _worst_place(wrong: Array, where: Slices, label: str) -> tuple[int, ...]:
     return tuple(index)
 
 
-def _failure_text(case: Case, tensor: str, label: str, error: Error, yard: Error | None, measure: int) -> str:
+def _failure_text(rule: TensorRule, label: str, error: Error, yard: Error | None, measure: int) -> str:
     yard = yard or NO_ERROR
-    allowed = limits(case, tensor, yard, error)[measure]
-    position = f"{tensor} ({label})" if label else tensor
+    allowed = limits(rule, yard, error)[measure]
+    position = f"{rule.tensor} ({label})" if label else rule.tensor
     return (
         f"{position}: {_NAMES[measure]} {measures(error)[measure]:.3g} is over its limit {allowed:.3g} "
         f"(the yardstick's own: {measures(yard)[measure]:.3g})"
@@ -290,13 +282,13 @@ def form_problem(actual: Tensor | None, shape: tuple[int, ...], dtype: torch.dty
     return "" if same else f"{expected}; got {got}"
 
 
-def non_finite_problem(case: Case, actual: Tensor, reference: Tensor, allowed: float) -> str:
+def non_finite_problem(rule: TensorRule, actual: Tensor, reference: Tensor, allowed: float) -> str:
     """NaN and infinities must stand where the reference, rounded to the dtype, has them, and be of the same kind.
 
     Of contents whose infinities leave a result undefined, NaN in the reference stands for any value. Where an error of
     `allowed`, relative to the reference's largest element, takes it over the edge, both sides are right.
     """
-    largest = torch.finfo(getattr(torch, case.dtype)).max
+    largest = torch.finfo(rule.dtype).max
     if _largest(actual) < math.inf and _largest(reference) <= largest:
         return ""
     slack = max(allowed * _largest(reference[reference.isfinite()]), 0.01 * largest)
@@ -305,7 +297,7 @@ def non_finite_problem(case: Case, actual: Tensor, reference: Tensor, allowed: f
     edge = ((wanted.abs() - largest).abs() < slack) & (got.sign() == wanted.sign())
     rounded = torch.where(wanted.abs() > largest, wanted.sign() * math.inf, wanted)
     same = (got.isfinite() & rounded.isfinite()) | (got == rounded) | (got.isnan() & rounded.isnan())
-    if leaves_undefined(case):
+    if rule.is_undefined:
         same |= wanted.isnan()
     wrong = ~(same | edge)
     if not wrong.any():

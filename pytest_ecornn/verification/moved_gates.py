@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from pytest_ecornn.cases.contents import generator
 from pytest_ecornn.contract import Case, Precision, cells
 from pytest_ecornn.verification import rounding_shares
-from pytest_ecornn.verification.comparison import precision_eps, summation_length
+from pytest_ecornn.verification.layer_rules import precision_eps, summation_length
 from pytest_ecornn.verification.permutation import factors, max_ulps
 
 KINK_ULPS = 3.0  # units in the last place, that a pre-activation may be off by

@@ -24,6 +24,7 @@ from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification import comparison, yardstick
 from pytest_ecornn.verification.calls import Tensors, run
 from pytest_ecornn.verification.comparison import Error
+from pytest_ecornn.verification.layer_rules import layer_rule
 from pytest_ecornn.verification.verification import expected
 
 MOST_DOUBTS = 3  # calls that are judged by all rules: the worst
@@ -63,7 +64,8 @@ def _limits(case: Case, declared: Declared) -> Mapping[str, float]:
     limits = {}
     for name, reference in own.tensors.items():
         yard = yards[name].get("", comparison.NO_ERROR)
-        allowed = comparison.limits(case, name, yard, Error(0.0, 0.0, reference.numel())).maximum
+        rule = layer_rule(case, name, reference.shape)
+        allowed = comparison.limits(rule, yard, Error(0.0, 0.0, reference.numel())).maximum
         limits[name] = _SLACK * (allowed + yard.maximum)
     return limits
 

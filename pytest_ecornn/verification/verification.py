@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -22,6 +21,7 @@ from pytest_ecornn.verification import comparison, rounding_shares, yardstick
 from pytest_ecornn.verification.calls import Tensors, run, timed_run_guarded
 from pytest_ecornn.verification.comparison import Array, Error, Mask, TensorCheck
 from pytest_ecornn.verification.guards import ambient, tampering
+from pytest_ecornn.verification.layer_rules import layer_rule
 from pytest_ecornn.verification.moved_gates import PerturbedActivations
 from pytest_ecornn.verification.permutation import Permutation, max_ulps
 
@@ -141,7 +141,7 @@ class ReferenceResult:
         for name, tensor in tensors.items():
             assert tensor is not None
             values = comparison.to_float64(permutation.undo(name, tensor), reference[name].device)
-            where = comparison.slices(problem.case, name, tuple(values.shape))
+            where = layer_rule(problem.case, name, values.shape).slices
             subnormal, dtype = finfo.smallest_normal * finfo.eps, None if is_searching else tensor.dtype
             found = comparison.errors(values, reference[name], where, self.valid(name), subnormal, dtype)
             errors[name] = {label: Error(e.rms * scale, e.maximum * scale, e.count, e.shares) for label, e in found.items()}
@@ -156,22 +156,15 @@ class ReferenceResult:
         """
         if (rounded := self.rounded(declared.weight_rounding)) is not self:
             return rounded.compare(tensors, declared, fewest_runs)
-        verdicts, doubtful = dict[str, TensorCheck](), list(self.tensors)
-        for runs in dict.fromkeys((fewest_runs, 1, *yardstick.run_counts(self.tensors["output"].numel()))):
-            verdicts |= self._judge(tensors, declared, doubtful, runs)
-            failed = {name: check for name, check in verdicts.items() if check.status == "failed"}
-            largest = math.inf if runs < yardstick.MANY_RUNS else yardstick.DECIDED
-            doubtful = [name for name, check in failed.items() if not runs or check.share < largest]
-            if not doubtful:
-                break
-        return list(verdicts.values())
+        counts = (fewest_runs, 1, *yardstick.run_counts(self.tensors["output"].numel()))
+        return yardstick.judged(self.tensors, lambda names, runs: self._judge(tensors, declared, names, runs), counts)
 
-    def _judge(self, tensors: Tensors, declared: Declared, names: list[str], runs: int) -> dict[str, TensorCheck]:
+    def _judge(self, tensors: Tensors, declared: Declared, names: Sequence[str], runs: int) -> dict[str, TensorCheck]:
         yard = self.baseline_errors(declared, runs) if runs else {name: {"": comparison.NO_ERROR} for name in names}
-        case = self.problem.case
+        rules = {name: layer_rule(self.problem.case, name, self.tensors[name].shape) for name in names}
         return {
-            name: comparison.check_tensor(case, name, tensors.get(name), self.tensors[name], yard[name], self.valid(name))
-            for name in names
+            name: comparison.check_tensor(rule, tensors.get(name), self.tensors[name], yard[name], self.valid(name))
+            for name, rule in rules.items()
         }
 
 
@@ -238,6 +231,24 @@ class Candidate:
             for parameter, value in zip(weights.values(), own.weights.values(), strict=True):
                 parameter.data.copy_(value)  # which torch does not count as a change
         return candidate
+
+    @property
+    def device(self) -> str:
+        return self.case.device
+
+    @property
+    def is_training(self) -> bool:
+        return self.case.training
+
+    @property
+    def result_bytes(self) -> int:
+        """Size of one timed call's results, in bytes."""
+        case = self.case
+        states = case.layers * len(cells.get(case.cell).states)
+        elements = case.directions * case.hidden_size * case.batch * (case.steps + states)
+        if case.training:
+            elements += case.steps * case.batch * cells.x_width(case) + sum(weight.numel() for weight in self.weights.values())
+        return elements * contents.torch_dtype(case).itemsize
 
     def verify(self, fewest_runs: int = 1) -> list[TensorCheck]:
         """Runs on poisoned memory and compares every tensor with the reference, as `ReferenceResult.compare`."""

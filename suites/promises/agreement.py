@@ -89,7 +89,7 @@ def row(case: Case, name: str, do_bench: DoBench | str, turns: int) -> Row:
 
 
 def _timed(one: CapturedImplementation, do_bench: DoBench | str, turns: int) -> Row:
-    case, name = str(one.called.candidate.case), one.called.candidate.name
+    case, name = str(one.case), one.called.candidate.name
     harness, other = list[float](), list[float]()
     sides = [(harness, harness_us)]
     if not isinstance(do_bench, str):

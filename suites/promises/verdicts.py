@@ -16,14 +16,13 @@ from typing import Any
 
 import torch
 
-from pytest_ecornn.contract import DTYPES, Case, Layer, Unsupported
+from pytest_ecornn.contract import Case, Layer, Unsupported
 from pytest_ecornn.measurement.capture import graph_arms
 from pytest_ecornn.measurement.clocks import CudaEventTimer, CudaGraphTimer
 from pytest_ecornn.measurement.columns import TimingColumn
 from pytest_ecornn.measurement.measurement import Arm, measure
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import Graph, GraphArm
-from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import ratio_interval
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
@@ -51,7 +50,6 @@ MAX_ERROR_RATE = 0.01
 BUDGET = 2.0
 VERDICTS = ("same", "slower", "faster", "unclear")
 _CALLED_SECONDS = 0.05
-_NO_FLOOR = Ceilings({1: 1e9}, {1: 1e9}, dict.fromkeys(DTYPES, 1e12))
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,11 @@ class CapturedImplementation:
 
     called: Arm
     graphs: Sequence[Graph]
+    case: Case
 
     @property
     def device(self) -> str:
-        return self.called.candidate.case.device
+        return self.called.candidate.device
 
     def arm(self) -> GraphArm:
         """A fresh arm of a device-only column, without samples, over the same graphs."""
@@ -84,7 +83,7 @@ def capture(
     arms, missing = graph_arms([called])
     if missing:
         raise NotCaptured(missing[0])
-    return CapturedImplementation(called, arms[0].graphs)
+    return CapturedImplementation(called, arms[0].graphs, case)
 
 
 def reason_of(error: Exception) -> str:
@@ -141,7 +140,7 @@ def inject_slowdown(
     plain: CapturedImplementation, name: str, pool: InputPool, sleep: SpinKernelModel, seconds: float
 ) -> tuple[CapturedImplementation, Ratio]:
     """Returns `plain` with SHARE planted, and the measured ratio of the two; calibrates once more where that is off."""
-    case = plain.called.candidate.case
+    case = plain.case
     plain_us = _time_us(plain, seconds)
     cycles = sleep.cycles(SHARE * plain_us)
     planted = capture(name, case, pool, partial(_sleeping, cycles))
@@ -226,7 +225,7 @@ def _judged(found: Tally, row: CapturedImplementation, baseline: CapturedImpleme
         for _ in range(count):
             column = TimingColumn([row.arm(), baseline.arm()], CudaGraphTimer(row.device))
             column.measure(budget)
-            against = column.timing(_NO_FLOOR).against[0]
+            against = column.against()[0]
             found.add(against.verdict, against.ratio)
     return found
 

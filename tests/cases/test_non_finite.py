@@ -18,6 +18,7 @@ from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import run, tree_map_tensors
 from pytest_ecornn.verification.comparison import non_finite_problem
+from pytest_ecornn.verification.layer_rules import layer_rule
 from pytest_ecornn.verification.verification import Candidate
 from tests.helpers.changed_loop import of_calls, planted
 
@@ -54,10 +55,9 @@ def test_recurrent_weights_stay_finite_where_zeros_may_be_skipped(text: str) -> 
 
 def test_what_infinities_leave_undefined_may_be_any_value() -> None:
     wanted, got = torch.tensor([float("nan"), float("inf")]), torch.tensor([0.5, float("inf")])
-    judged = {
-        kind: non_finite_problem(Case.parse(f"minlstm-T1-B1-H1-float32-{kind}"), got.double(), wanted.double(), 0.0)
-        for kind in ("nan", "infinite_x")
-    }
+    cases = {kind: Case.parse(f"minlstm-T2-B1-H1-float32-{kind}") for kind in ("nan", "infinite_x")}
+    rules = {kind: layer_rule(case, "output", (2, 1, 1)) for kind, case in cases.items()}
+    judged = {kind: non_finite_problem(rule, got.double(), wanted.double(), 0.0) for kind, rule in rules.items()}
     assert judged == {"nan": "at [0] expected nan, got 0.5 (1 such elements)", "infinite_x": ""}
 
 

@@ -226,7 +226,7 @@ def test_calls_of_the_timed_pool_and_moved_problems_have_the_mask() -> None:
     resets: Any = own.resets
     drawn: Any = pool.next_problem().problem(own.weights).resets
     assert torch.equal(drawn.sum(1), resets.sum(1))  # the same sequences in another order
-    placed = pool.copied_problem(own.weights)
+    placed = pool.static_call(own.weights).problem
     for one in (placed, contents.to_device(own, "cpu"), verification.to_float64(own)):
         assert torch.equal(one.resets, resets)  # type: ignore[arg-type]
     assert placed.resets.data_ptr() != resets.data_ptr()  # type: ignore[union-attr]

@@ -12,7 +12,6 @@ from pytest_ecornn.measurement import kept
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import Graph
 from pytest_ecornn.reference.loop import ReferenceLoop
-from pytest_ecornn.verification.calls import Call
 from pytest_ecornn.verification.verification import Candidate
 
 
@@ -42,7 +41,7 @@ def built(text: str) -> tuple[Candidate, InputPool]:
 
 def fake_graph(candidate: Candidate, pool: InputPool, layer: Layer | None = None) -> Graph:
     """`layer` is what the replay runs, the candidate's own unless given."""
-    call = Call(pool.copied_problem(candidate.weights))
+    call = pool.static_call(candidate.weights)
     with torch.set_grad_enabled(candidate.case.training):
         result = call.forward_backward(candidate.layer)
 

@@ -51,9 +51,8 @@ class Arm:
     """Calls of `seconds` at level 1; `factor` tells how many times as long the next one takes."""
 
     def __init__(self, name: str, host: Host, seconds: float, factor: Callable[[], float] = lambda: 1.0):
-        self.candidate: Any = SimpleNamespace(name=name, case=SimpleNamespace(device="cpu", training=False))
+        self.candidate: Any = SimpleNamespace(name=name, device="cpu", is_training=False)
         self.samples_us = list[float]()
-        self.kept: Any = None
         self.calls = self.warmup_calls = 1
         self.last = -1.0  # when it was called last
         self._host, self._seconds, self._factor = host, seconds, factor

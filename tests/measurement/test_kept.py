@@ -88,14 +88,14 @@ def test_all_calls_are_kept_where_there_are_few_and_each_as_often_where_there_ar
         one.write()
     result = (torch.zeros(1, 1, 1), torch.zeros(1, 1, 1)), ()
     few.take(prepared, [result] * 30)
-    assert len(few._calls) == 30
+    assert len(few.calls) == 30
     found: Counter[int] = Counter()
     for _ in range(60):
         many = SpotChecks()
         for _ in range(4):
             many.take(prepared * 2, [result] * 60)
-        assert len(many._calls) == MOST_KEPT
-        found.update(id(call.prepared) for call in many._calls)
+        assert len(many.calls) == MOST_KEPT
+        found.update(id(call.prepared) for call in many.calls)
     assert len(found) == 30
     assert max(found.values()) < 2 * min(found.values())
 

@@ -55,7 +55,7 @@ class FakeDoBench:
 def fake_captured(replays: list[int], graphs: int = 3) -> CapturedImplementation:
     candidate = Candidate.build("sequential", ReferenceLoop, SMALL)
     found: Any = [Graph(None, None, partial(replays.append, number)) for number in range(graphs)]
-    return CapturedImplementation(Arm(candidate, InputPool(SMALL), samples_us=[5000.0]), found)
+    return CapturedImplementation(Arm(candidate, InputPool(SMALL), samples_us=[5000.0]), found, SMALL)
 
 
 def test_do_bench_replays_all_graphs_in_turn_for_so_long_that_its_flush_weighs_little() -> None:
@@ -152,9 +152,8 @@ def test_it_is_calibrated_once_more_at_most(monkeypatch: pytest.MonkeyPatch, rat
 @pytest.mark.parametrize("text", ["lstm-T3-B2-H5-float32", "gru-T3-B2-H5-bfloat16-training"])
 def test_a_trial_is_judged_as_a_row_is(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     candidate, pool = built(text)
-    row, baseline = (
-        CapturedImplementation(Arm(candidate, pool), [fake_graph(candidate, pool) for _ in range(2)]) for _ in range(2)
-    )
+    graphs = [[fake_graph(candidate, pool) for _ in range(2)] for _ in range(2)]
+    row, baseline = (CapturedImplementation(Arm(candidate, pool), own, candidate.case) for own in graphs)
     monkeypatch.setattr(verdicts, "CudaGraphTimer", lambda device: CountingClock())
     monkeypatch.setattr(bounds, "is_disturbed", lambda disturbance: False)  # made-up times, beside real waits
     found = verdicts._judged(verdicts.Tally("sequential", text, verdicts.SAME), row, baseline, 3, 0.05)

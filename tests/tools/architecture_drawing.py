@@ -19,6 +19,7 @@ CONTENT = {
     "plugin": "options and hooks before a run",
     "selfcheck": "mutants and exploits that must be caught",
     "run": "discovery, session, rows as tests, processes",
+    "kernels": "check and compare: any function on tensors",
     "reporting": "Markdown, JSON, CSV, pictures, terminal",
     "regression": "the rule of the regression gate",
     "measurement": "clocks, blocks, noise, replayed graphs, roofline",

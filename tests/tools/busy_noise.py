@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ecornn.cases.case_sets import case_set
-from pytest_ecornn.contract import DTYPES, Case, Implementation
+from pytest_ecornn.contract import Case, Cost, Implementation
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.implementations.torch_cpu import TorchCpu
 from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.measurement.columns import TimingColumn
-from pytest_ecornn.measurement.measurement import Arm, InputPool
+from pytest_ecornn.measurement.measurement import Arm
 from pytest_ecornn.measurement.noise.bounds import describe, is_disturbed
-from pytest_ecornn.measurement.roofline import Ceilings
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results import statistics
 from pytest_ecornn.system import memory
@@ -38,7 +38,6 @@ SPINNING = (1, 2, 4)
 EFFECT = 1.5
 QUIET_PAIRS = 12  # in which the truth is measured
 MOST_DISTURBED, FEWEST_DECIDED = 0.02, 0.6
-_NO_FLOOR = Ceilings({1: 1e9}, {1: 1e9}, dict.fromkeys(DTYPES, 1e12))
 _SPIN = "while True: pass"
 
 
@@ -114,7 +113,7 @@ def measured(pair: Pair, spinning: int, budget: float, confidence: float, fewest
     baseline = built(pair.baseline, pair.case, 1, 1)
     column = TimingColumn([Arm(one, pool(pair.case)) for one in (candidate, baseline)], WallTimer(), confidence)
     column.measure(budget, fewest)
-    timing = column.timing(_NO_FLOOR)
+    timing = column.timing(Cost(0, 0), 0.0)
     one, seconds = timing.against[0], time.perf_counter() - start
     return Measured(
         pair.name, spinning, one.ratio, one.low, one.high, one.verdict, is_disturbed(timing.disturbance), describe(timing),

@@ -23,6 +23,7 @@ from pytest_ecornn.reference.rounding import Dithered, Rounding
 from pytest_ecornn.selfcheck.correct.arithmetic import EinsumByGate
 from pytest_ecornn.verification import calls, comparison, verification, yardstick
 from pytest_ecornn.verification.comparison import Error, TensorCheck, check_tensor
+from pytest_ecornn.verification.layer_rules import layer_rule
 from pytest_ecornn.verification.moved_gates import PerturbedActivations
 from pytest_ecornn.verification.permutation import Permutation
 from pytest_ecornn.verification.verification import ReferenceResult
@@ -93,13 +94,13 @@ def test_a_small_slice_is_judged_by_its_own_scale() -> None:
 def test_sums_of_very_many_terms_that_cancel_out_may_err_as_their_terms_do(wrong: bool) -> None:
     """One after the other in float32, 2 elements a gate: of one such slice in twenty, both are near zero."""
     case = Case.parse("lstm-T2-B65536-I1-H2-float32-training")
-    slices_of_gates, statuses = comparison.slices(case, "grad bias_hh_l0", (8,)), set()
+    rule, statuses = layer_rule(case, "grad bias_hh_l0", (8,)), set()
     for seed in range(20):
         terms = torch.randn(131072, 8, generator=torch.Generator().manual_seed(seed))
         exact = terms.double().sum(0)
         added = terms[: 131072 - 131 * wrong].numpy().cumsum(0)[-1]
-        yardstick = comparison.errors(terms.sum(0).double(), exact, slices_of_gates, None, 0.0)
-        statuses.add(check_tensor(case, "grad bias_hh_l0", torch.from_numpy(added), exact, yardstick, None).status)
+        yardstick = comparison.errors(terms.sum(0).double(), exact, rule.slices, None, 0.0)
+        statuses.add(check_tensor(rule, torch.from_numpy(added), exact, yardstick).status)
     assert statuses == {"failed" if wrong else "passed"}
 
 
@@ -441,4 +442,7 @@ def test_either_side_of_overflow_is_right_only_as_far_as_errors_reach(
     case = Case(cell="mingru", steps=1, batch=1, hidden_size=4, dtype="float16", projected=True)
     reference = torch.tensor([[[1.0, 2.0, 3.0, wanted]]], dtype=torch.float64)
     actual = torch.tensor([[[1.0, 2.0, 3.0, got]]], dtype=torch.float16)
-    assert check_tensor(case, "output", actual, reference, {"": Error(error, error, 4)}, None).status == status
+    assert (
+        check_tensor(layer_rule(case, "output", reference.shape), actual, reference, {"": Error(error, error, 4)}).status
+        == status
+    )

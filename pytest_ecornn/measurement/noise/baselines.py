@@ -142,7 +142,7 @@ def _at_rest(arms: Sequence[Timeable]) -> Iterator[None]:
 
     That search takes longer than the blocks.
     """
-    training = any(arm.candidate.case.training for arm in arms)
+    training = any(arm.candidate.is_training for arm in arms)
     with gc_disabled(is_collected_first=False), torch.set_grad_enabled(training):
         yield
 

@@ -42,7 +42,7 @@ class Watch:
     def __init__(self, clock: Timer, arms: Sequence[Timeable]):
         self._clock = WatchedClock(clock)
         self._arms, self._waits = arms, [Waits() for _ in arms]
-        self._device = arms[0].candidate.case.device
+        self._device = arms[0].candidate.device
         self._load: MachineLoad | None = None
         self._gpu: GpuOthers | None = None
         self._last: Disturbance | None = None

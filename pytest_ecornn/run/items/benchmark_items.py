@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from pytest_ecornn.contract import Unsupported
-from pytest_ecornn.measurement import capture, clocks, cost_bounds
+from pytest_ecornn.cases.contents import valid_steps
+from pytest_ecornn.contract import Cost, Declared, Unsupported
+from pytest_ecornn.measurement import capture, clocks, cost_bounds, roofline
 from pytest_ecornn.measurement.columns import TimingColumn
 from pytest_ecornn.measurement.measurement import Arm, freeze_living
 from pytest_ecornn.measurement.noise.baselines import PLACES, BaselineProbe
 from pytest_ecornn.measurement.pool import InputPool
+from pytest_ecornn.measurement.replay import GraphArm
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results.rows import Row, Timing
 from pytest_ecornn.run.items.items import NamedCaseItem, build_and_compare, check_not_refused, notes_of
@@ -25,6 +27,7 @@ from pytest_ecornn.verification.outcomes import RAISED, CheckFailed, SkipCheck, 
 from pytest_ecornn.verification.verification import Candidate, ReferenceResult, failed_tensors
 
 MIN_AA_PAIRS = 20
+LayerColumn = TimingColumn[Arm] | TimingColumn[GraphArm]
 
 
 class BenchmarkItem(NamedCaseItem):
@@ -65,13 +68,15 @@ class BenchmarkItem(NamedCaseItem):
             if self.case.device.startswith("cuda"):
                 replayed, missing = self._replayed(arms, replay_probe)
                 notes = [*notes, *missing]
-            columns = [called, replayed] if replayed else [called]
+            columns: list[LayerColumn] = [called, replayed] if replayed else [called]
+            cost = cost_bounds.checked(candidate)
             with turn():
-                ceilings = self._ceilings(columns)
+                ceilings = self._ceilings(columns, cost)
         row.beside = "; ".join(filter(None, [self.session.beside, self.session.lock.beside()]))
-        self._verify_kept(columns)
-        row.timing = self._check_roofline(called.timing(ceilings, peak_bytes, host_us), ceilings)
-        row.replay = self._check_roofline(replayed.timing(ceilings), ceilings) if replayed else None
+        self._verify_kept(columns, candidate.declared)
+        floor_us = self._floor_us(ceilings)
+        row.timing = self._check_roofline(called.timing(cost, floor_us, peak_bytes, host_us), ceilings)
+        row.replay = self._check_roofline(replayed.timing(cost, floor_us), ceilings) if replayed else None
         row.notes = "; ".join(filter(None, [notes_of(candidate), *notes]))
 
     def _built_and_compared(self) -> tuple[Candidate, list[TensorCheck]]:
@@ -111,7 +116,7 @@ class BenchmarkItem(NamedCaseItem):
         clock, budget = clocks.CudaGraphTimer(self.case.device), self.session.options.budget
         return BaselineProbe(graphs, clock, budget, PLACES)
 
-    def _replayed(self, arms: list[Arm], probe: BaselineProbe | None) -> tuple[TimingColumn | None, list[str]]:
+    def _replayed(self, arms: list[Arm], probe: BaselineProbe | None) -> tuple[TimingColumn[GraphArm] | None, list[str]]:
         """The device-only column, measured, or None; and what it lacks."""
         with turn():
             graphs, missing = capture.graph_arms(arms)
@@ -121,11 +126,14 @@ class BenchmarkItem(NamedCaseItem):
         column.measure(self.session.options.budget, self.pairs)
         return column, missing
 
-    def _ceilings(self, columns: list[TimingColumn]) -> Ceilings:
+    def _ceilings(self, columns: Sequence[LayerColumn], cost: Cost) -> Ceilings:
         """The device's, measured again where a column has beaten them."""
         ceilings = self.session.ceilings(self.case.device)
-        is_beaten = any(column.timing(ceilings).is_below_floor for column in columns)
+        is_beaten = any(column.timing(cost, self._floor_us(ceilings)).is_below_floor for column in columns)
         return self.session.remeasured_ceilings(self.case.device) if is_beaten else ceilings
+
+    def _floor_us(self, ceilings: Ceilings) -> float:
+        return roofline.floor_us(self.case, valid_steps(self.case), ceilings)
 
     def _check_roofline(self, timing: Timing, ceilings: Ceilings) -> Timing:
         """Raises Failure for a time that no algorithm can reach, and for rates that this machine cannot."""
@@ -148,9 +156,10 @@ class BenchmarkItem(NamedCaseItem):
                 verdicts = ReferenceResult(candidate.first_problem()).compare(tensors, candidate.declared, fewest_runs=0)
                 self._check_right("the first call, whose time is published,", verdicts)
 
-    def _verify_kept(self, columns: list[TimingColumn]) -> None:
+    def _verify_kept(self, columns: Sequence[LayerColumn], declared: Declared) -> None:
         with self.session.lock.shared():
-            self._check_right("a timed call", [one for column in columns for one in column.verify()])
+            checks = [check for column in columns for check in column.arms[0].kept.verify(declared)]
+            self._check_right("a timed call", checks)
 
     def _check_right(self, calls: str, comparisons: list[TensorCheck]) -> None:
         by_tensor = {one.tensor: one for one in reversed(comparisons) if one.status == "failed"}  # of several calls the worst

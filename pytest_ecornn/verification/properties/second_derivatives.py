@@ -17,6 +17,7 @@ from pytest_ecornn.verification import comparison
 from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Call, Tensors
 from pytest_ecornn.verification.comparison import Error
+from pytest_ecornn.verification.layer_rules import layer_rule, precision_eps
 from pytest_ecornn.verification.properties.graph_calls import GraphCall, check_allclose, labelled, needs_training
 from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
 from pytest_ecornn.verification.rounding_shares import ANY
@@ -84,17 +85,17 @@ def _difference(subject: PropertyContext, second: Tensors) -> str:
     wide, expected = to_float64(problem), ReferenceResult(problem)
     loop = ReferenceLoop(subject.declared).build(problem.case, problem.weights)
     (_, wanted), (_, plain) = _derivatives(reference_layer(wide), wide), _derivatives(loop, problem)
-    eps = comparison.precision_eps(case)
+    eps = precision_eps(case)
     for name, reference in wanted.items():
         if reference is None:
             continue
-        where, valid, loops = comparison.slices(case, name, tuple(reference.shape)), expected.valid(name), plain[name]
+        rule, valid, loops = layer_rule(case, name, reference.shape), expected.valid(name), plain[name]
         values = torch.zeros_like(reference) if loops is None else comparison.to_float64(loops, reference.device)
         yard = {
             label: Error(_FACTOR * error.rms + _FLOOR * eps, _FACTOR * error.maximum + _FLOOR * eps, error.count, ANY)
-            for label, error in comparison.errors(values, reference, where, valid, 0.0).items()
+            for label, error in comparison.errors(values, reference, rule.slices, valid, 0.0).items()
         }
-        verdict = comparison.check_tensor(case, name, second[name], reference, yard, valid)
+        verdict = comparison.check_tensor(rule, second[name], reference, yard, valid)
         if verdict.status == "failed":
             return verdict.message
     return ""

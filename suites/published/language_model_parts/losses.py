@@ -16,7 +16,8 @@ from pytest_ecornn.suites.published.common.item_rows import attempt_each, measur
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE, OURS, YARDSTICK
 from pytest_ecornn.suites.published.language_model_parts.throughput import HIDDEN
 from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, Corpus, ModelSizes, Training
-from pytest_ecornn.verification.comparison import MAX_FACTOR, MAX_FLOOR, RMS_FACTOR, RMS_FLOOR, precision_eps
+from pytest_ecornn.verification.comparison import MAX_FACTOR, MAX_FLOOR, RMS_FACTOR, RMS_FLOOR
+from pytest_ecornn.verification.layer_rules import precision_eps
 
 STEPS, SEEDS, LAST = 200, 5, 50  # LAST: steps whose mean loss stands for a run with dropout
 ARMS = (BASELINE, *OURS)

@@ -94,7 +94,7 @@ def _found(scan: Scan, x: Tensor, wanted: Tensor) -> ErrorPair:
     if strange:
         return ErrorPair(reason=f"{strange:,} of {output.numel():,} elements are not finite")
     whole = Slices(1, {"": (0, wanted.shape[1])})
-    error = comparison.errors(comparison.to_float64(output, wanted.device), wanted, whole, None, 0.0)[""]
+    error = comparison.errors(comparison.to_float64(output, wanted.device), wanted, [whole], None, 0.0)[""]
     return ErrorPair(error.maximum, error.rms)
 
 

@@ -21,6 +21,7 @@ from pytest_ecornn.system.machine import one_thread
 from pytest_ecornn.verification import comparison
 from pytest_ecornn.verification.calls import Tensors, run
 from pytest_ecornn.verification.comparison import Array, Error, TensorCheck
+from pytest_ecornn.verification.layer_rules import layer_rule
 
 
 def states(x: Tensor, cell: str) -> Tensor:
@@ -91,14 +92,14 @@ class LongScanVerifier:
     def _errors(self, name: str, tensors: Tensors) -> dict[str, Error]:
         wanted, tensor = self._wanted[name], tensors[name]
         assert tensor is not None
-        where = comparison.slices(self._problem.case, name, tuple(wanted.shape))
+        where = layer_rule(self._problem.case, name, wanted.shape).slices
         return comparison.errors(comparison.to_float64(tensor, wanted.device), wanted, where, None, 0.0)
 
     def compare(self, tensors: Tensors, device: str) -> list[TensorCheck]:
         """The verdict on each tensor, which must be on `device`."""
         case = replace(self._problem.case, device=device)
         return [
-            comparison.check_tensor(case, name, tensors.get(name), wanted, self._yardstick[name], None)
+            comparison.check_tensor(layer_rule(case, name, wanted.shape), tensors.get(name), wanted, self._yardstick[name])
             for name, wanted in self._wanted.items()
         ]
 

@@ -298,7 +298,7 @@ def test_disturbed_blocks_alone_are_measured_again_and_shorter(
 def test_a_gpu_works_on_while_the_calling_thread_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     for device, delayed in (("cpu", 0.4), ("cuda:0", 0.0)):
         arm: Any = Constant(1e-3)
-        arm.candidate.case.device = device
+        arm.candidate.device = device
         watch = Watch(Summing(), [arm])
         with watch as clock:
             monkeypatch.setattr(clock, "lost", 0.5)
@@ -311,7 +311,7 @@ class Constant:
     """Calls that take so many seconds."""
 
     def __init__(self, seconds: float):
-        self.candidate = SimpleNamespace(name="constant", case=SimpleNamespace(device="cpu", training=False))
+        self.candidate = SimpleNamespace(name="constant", device="cpu", is_training=False)
         self.calls, self.samples_us = 10, list[float]()
         self._seconds = seconds
 

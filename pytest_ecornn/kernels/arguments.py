@@ -1,0 +1,192 @@
+"""Arguments of a function under test, named by its parameters, and one call on them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pytest_ecornn.cases.contents import generator
+from pytest_ecornn.verification.calls import Tensors, WrongForm
+
+Function = Callable[..., Any]
+Incoming = Callable[[str, Tensor], Tensor | None]  # an output's name and the output -> its incoming gradient; None: unused
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of one call. names: of the function's parameters, as far as they are known."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, made: object, function: Function) -> Arguments:
+        """What `make_inputs` returned: a tuple or list of arguments, a dict by keyword, or the only argument.
+
+        Raises TypeError where there is no tensor among them.
+        """
+        args, kwargs = (), made if isinstance(made, dict) else {}
+        if not isinstance(made, dict):
+            args = tuple(made) if isinstance(made, tuple | list) else (made,)
+        arguments = cls(args, kwargs, _parameters(function))
+        if not arguments.tensors:
+            raise TypeError(f"expected make_inputs to return tensors, as a tuple or a dict of arguments; got {made!r:.100}")
+        return arguments
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor among the arguments, by name."""
+        tensors: dict[str, Tensor] = {}
+        self.map(lambda name, tensor: tensors.setdefault(name, tensor))
+        return tensors
+
+    @property
+    def device(self) -> torch.device:
+        return next((t.device for t in self.tensors.values() if t.is_cuda), torch.device("cpu"))
+
+    @property
+    def has_gradients(self) -> bool:
+        return any(tensor.requires_grad for tensor in self.tensors.values())
+
+    def map(self, function: Callable[[str, Tensor], Tensor]) -> Arguments:
+        """The same arguments with `function(name, tensor)` in place of each tensor, whose gradient stays asked for."""
+
+        def mapped(name: str, value: Any) -> Any:
+            if isinstance(value, Tensor):
+                result = function(name, value)
+                return result.detach().requires_grad_() if value.requires_grad else result
+            if type(value) in (tuple, list):
+                return type(value)(mapped(f"{name}[{k}]", one) for k, one in enumerate(value))
+            return value
+
+        names = [*self.names, *(f"input {k}" for k in range(len(self.names), len(self.args)))]
+        args = tuple(mapped(name, value) for name, value in zip(names, self.args, strict=False))
+        return Arguments(args, {name: mapped(name, value) for name, value in self.kwargs.items()}, self.names)
+
+    def copied(self) -> Arguments:
+        """Copies in memory of their own, with the strides of the originals."""
+        return self.map(lambda _, tensor: tensor.detach().clone(memory_format=torch.preserve_format))
+
+    def fill(self, contents: Arguments) -> None:
+        """Writes contents of the same shapes into the tensors, which torch does not count as a change."""
+        for name, tensor in self.tensors.items():
+            tensor.data.copy_(contents.tensors[name])
+
+
+def _parameters(function: Function) -> tuple[str, ...]:
+    """Names of the positional parameters; none of a function that does not tell."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD))
+
+
+def random_gradients(seed: int) -> Incoming:
+    """Incoming gradients by an output's name and shape: random numbers that are exact in every floating type."""
+
+    def incoming(name: str, output: Tensor) -> Tensor:
+        steps = torch.randint(-128, 128, output.shape, generator=generator(seed, f"incoming {name}"))
+        return steps.to(output.device, output.dtype) / 64
+
+    return incoming
+
+
+class FunctionCall:
+    """A call whose leaves were made beforehand, so that only the function's own work is left to do."""
+
+    def __init__(self, arguments: Arguments, incoming: Incoming):
+        self.arguments, self._incoming = arguments, incoming
+        self._leaves = {name: tensor for name, tensor in arguments.tensors.items() if tensor.requires_grad}
+
+    def forward_backward(self, function: Function) -> tuple[Any, Any]:
+        """The result, and the gradients of all arguments that require one: nothing else is timed."""
+        result = function(*self.arguments.args, **self.arguments.kwargs)
+        if not self._leaves:
+            return result, ()
+        pairs = [(output, self._incoming(name, output)) for name, output in outputs(result).items() if output.requires_grad]
+        used = [(output, gradient) for output, gradient in pairs if gradient is not None]
+        if not used:
+            return result, (None,) * len(self._leaves)
+        results, gradients = zip(*used, strict=True)
+        return result, torch.autograd.grad(results, [*self._leaves.values()], gradients, allow_unused=True)
+
+    def results_by_name(self, result: Any, gradients: Any) -> Tensors:
+        """Names what `forward_backward` returned, without its history: each output, and `grad NAME` of each leaf."""
+        tensors: Tensors = {name: output.detach() for name, output in outputs(result).items()}
+        return tensors | {f"grad {name}": gradient for name, gradient in zip(self._leaves, gradients, strict=True)}
+
+
+def run(function: Function, arguments: Arguments, incoming: Incoming) -> Tensors:
+    """Calls the function on leaves of its own, and names what comes out."""
+    leaves = arguments.map(lambda _, tensor: tensor.detach())
+    calling = FunctionCall(leaves, incoming)
+    with torch.set_grad_enabled(leaves.has_gradients):
+        return calling.results_by_name(*calling.forward_backward(function))
+
+
+def outputs(result: Any) -> dict[str, Tensor]:
+    """The tensors of a result by name: "output", "output K" of a tuple, "output KEY" of a dict.
+
+    Arrays of NumPy and of what knows DLPack count as tensors. Raises WrongForm for anything else.
+    """
+    if isinstance(result, dict):
+        return {f"output {key}": _tensor(value) for key, value in result.items()}
+    if isinstance(result, tuple | list):
+        return {f"output {number}": _tensor(value) for number, value in enumerate(result)}
+    return {"output": _tensor(result)}
+
+
+def _tensor(value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        return torch.from_numpy(np.atleast_1d(value)).reshape(value.shape)
+    if hasattr(value, "__dlpack__"):
+        return torch.utils.dlpack.from_dlpack(value)
+    raise WrongForm(f"expected a tensor, or a tuple or dict of them, got {type(value).__name__}")
+
+
+def made_once(incoming: Incoming) -> Incoming:
+    """The same gradients, each made when its output first comes: a capture allows no copies from the host."""
+    made: dict[str, Tensor | None] = {}
+
+    def kept(name: str, output: Tensor) -> Tensor | None:
+        if name not in made:
+            made[name] = incoming(name, output)
+        return made[name]
+
+    return kept
+
+
+def drawn(make_inputs: Any, function: Function, seeds: Sequence[int]) -> Iterator[Arguments]:
+    """Arguments by a function of each seed, or so many examples of a Hypothesis strategy."""
+    if hasattr(make_inputs, "example"):
+        yield from (Arguments.of(made, function) for made in _examples(make_inputs, len(seeds), seeds[0]))
+    else:
+        yield from (Arguments.of(make_inputs(seed), function) for seed in seeds)
+
+
+def _examples(strategy: Any, count: int, seed: int) -> list[Any]:
+    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis import seed as seeded
+
+    examples: list[Any] = []
+
+    @seeded(seed)
+    @settings(
+        max_examples=count, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
+    @given(strategy)
+    def collect(made: Any) -> None:
+        examples.append(made)
+
+    collect()
+    return examples

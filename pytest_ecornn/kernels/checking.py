@@ -1,0 +1,162 @@
+"""`check`: any function on tensors against a reference in float64, judged by the reference in the candidate's own dtype."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.kernels.arguments import Arguments, Function, drawn, random_gradients, run
+from pytest_ecornn.kernels.conduct import PROPERTIES, Subject
+from pytest_ecornn.kernels.reference import FunctionReference
+from pytest_ecornn.kernels.report import KernelReport, WrongKernel
+from pytest_ecornn.results.rows import Row, TensorError
+from pytest_ecornn.verification.calls import PoisonedAllocations, WrongResult
+from pytest_ecornn.verification.comparison import TensorCheck
+from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, everything
+from pytest_ecornn.verification.properties.subject import NotApplicable
+
+
+def check(
+    candidate: Function,
+    reference: Function,
+    make_inputs: Any,
+    *,
+    draws: int = 16,
+    seed: int = 0,
+    name: str = "",
+    skip: Mapping[str, str] | None = None,
+    precision: str = "ieee",
+    terms: int | None = None,
+) -> KernelReport:
+    """Proves `candidate` against `reference` on several draws, and its properties. Returns the row, which prints as a table.
+
+    candidate, reference: called alike, with tensors among their arguments; they return a tensor, or a tuple or dict of them.
+    The reference is written in torch, and computes in the dtype of its arguments: it runs in float64, and in their own dtype.
+    make_inputs: a function of a seed that returns arguments as a tuple, or a dict by keyword; or a Hypothesis strategy of such.
+    The gradient of each argument that requires one is proven as well.
+    skip: properties that are left out, with the reason of each. precision: "tf32" where float32 products may be of TF32.
+    terms: of the longest sum, where it is not the longest dimension of an argument.
+
+    Raises WrongKernel, an AssertionError, for a wrong candidate; ValueError for a reference that cannot judge, or an unknown
+    property; TypeError for inputs without a tensor.
+    """
+    skip = dict(skip or {})
+    _check_skipped(skip)
+    start = time.perf_counter()
+    every = list(drawn(make_inputs, reference, range(seed, seed + draws)))
+    row = function_row(name or function_name(candidate), function_name(reference), every[0])
+    row.examples, worst = len(every), dict[str, TensorCheck]()
+    expect, problems = partial(FunctionReference, reference, precision=precision, terms=terms), list[str]()
+    for number, arguments in enumerate(every):
+        expected = expect(arguments, incoming=random_gradients(seed + number))
+        with GlobalStateGuard(() if number else everything()) as guard:
+            found = [
+                f"draw {seed + number} ({described(arguments)}): {line}" for line in _wrong(candidate, expected, row, worst)
+            ]
+        if not found and number in (0, len(every) - 1):
+            subject = Subject(candidate, arguments, _others(every, number), expected.incoming, expect, guard.changes)
+            found = list(_broken(subject, skip, row))
+        problems += found
+        if found:
+            break
+    row.tensors = [TensorError(c.tensor, c.status, c.rms, c.maximum, c.share, c.slice) for c in worst.values()]
+    if not problems:
+        vain = [one for one in worst.values() if not row.informative.get(one.tensor)]
+        problems = [f"nothing was proven: {one.message or one.tensor}" for one in vain]
+    row.status, row.reason, row.seconds = "failed" if problems else "passed", "\n".join(problems), time.perf_counter() - start
+    row.notes = "; ".join(f"{property_name} left out: {reason}" for property_name, reason in skip.items())
+    report = KernelReport([row])
+    if problems:
+        lines = [f"{row.implementation} is wrong on {row.case}:", *(f"  {line}" for line in problems)]
+        raise WrongKernel("\n".join(lines), report)
+    return report
+
+
+def _check_skipped(skip: Mapping[str, str]) -> None:
+    for name, reason in skip.items():
+        if name not in PROPERTIES:
+            raise ValueError(f"skip: expected properties of {', '.join(PROPERTIES)}; got {name!r}")
+        if not isinstance(reason, str) or not reason.strip():
+            raise ValueError(f"skip: expected the reason why {name} is left out, got {reason!r}")
+
+
+def _wrong(candidate: Function, expected: FunctionReference, row: Row, worst: dict[str, TensorCheck]) -> Iterator[str]:
+    """What is wrong with the results on poisoned memory, a line each. Adds to the row's counts and the worst of each tensor."""
+    try:
+        with PoisonedAllocations():
+            tensors = run(candidate, expected.arguments, expected.incoming)
+        checks = expected.compare(tensors)
+    except WrongResult as wrong:
+        yield str(wrong)
+        return
+    except Exception as error:
+        yield f"expected a result, got {type(error).__name__}: {error}"
+        return
+    for one in checks:
+        counts = row.uninformative if one.status == "uninformative" else row.informative
+        counts[one.tensor] = counts.get(one.tensor, 0) + 1
+        if one.tensor not in worst or one.share > worst[one.tensor].share or worst[one.tensor].status == "uninformative":
+            worst[one.tensor] = one
+        if one.status == "failed":
+            yield one.message
+
+
+def _broken(subject: Subject, skip: Mapping[str, str], row: Row) -> Iterator[str]:
+    """Properties that do not hold, a line each. The row counts those that do."""
+    for name, (description, holds) in PROPERTIES.items():
+        if name in skip:
+            row.uninformative[name] = row.uninformative.get(name, 0) + 1
+            continue
+        try:
+            message = holds(subject)
+        except NotApplicable:
+            row.uninformative[name] = row.uninformative.get(name, 0) + 1
+            continue
+        except WrongResult as wrong:
+            message = str(wrong)
+        except Exception as error:
+            message = f"it raised {type(error).__name__}: {error}"
+        if message:
+            yield f"{name} is broken: {description}; but {message}; skip={{{name!r}: reason}} leaves it out"
+        row.informative[name] = row.informative.get(name, 0) + 1
+
+
+def _others(every: Sequence[Arguments], number: int) -> Arguments:
+    """Arguments of the same shapes as those of that number: another draw, or the same contents in the opposite order."""
+    own = every[number]
+    for other in (*every[number + 1 :], *every[:number]):
+        if _shapes(other) == _shapes(own):
+            return other
+    return own.map(lambda _, tensor: tensor.detach().flip(tuple(range(tensor.ndim))) if tensor.is_floating_point() else tensor)
+
+
+def _shapes(arguments: Arguments) -> dict[str, tuple[Any, ...]]:
+    return {name: (tensor.shape, tensor.dtype, tensor.requires_grad) for name, tensor in arguments.tensors.items()}
+
+
+def function_name(function: Function) -> str:
+    """The name that reports give to a function."""
+    return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
+
+
+def described(arguments: Arguments) -> str:
+    """Shapes and dtypes of the tensors among the arguments."""
+    return ", ".join(f"{name} {_kind(tensor)}" for name, tensor in arguments.tensors.items())
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def function_row(name: str, problem: str, arguments: Arguments, kind: str = "drawn") -> Row:
+    """An empty row of a function, on arguments like these."""
+    tensors = list(arguments.tensors.values())
+    dtype = next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
+    mode = "training" if any(t.requires_grad for t in tensors) else "inference"
+    case = f"{problem}({described(arguments)})"
+    return Row(kind, name, case, problem, str(dtype).removeprefix("torch."), str(arguments.device), mode, "passed")

@@ -1,0 +1,250 @@
+"""The reference of a function: its results in float64, and how far itself in the candidate's own dtype is from them.
+
+What fails by the plain run is judged again by runs that search: float32 values move by units in the last place, and the result
+of every operator is rounded to either neighbour at random.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_map
+
+from pytest_ecornn.cases.contents import generator
+from pytest_ecornn.kernels.arguments import Arguments, Function, Incoming, run
+from pytest_ecornn.reference.rounding import TF32_EPS, Dithered
+from pytest_ecornn.system.dispatch import DispatchMode
+from pytest_ecornn.verification import comparison, overlap
+from pytest_ecornn.verification.calls import Tensors, WrongForm
+from pytest_ecornn.verification.comparison import Array, Error, Slices, TensorCheck, TensorRule
+from pytest_ecornn.verification.permutation import factors, max_ulps
+from pytest_ecornn.verification.rounding_shares import Independent
+from pytest_ecornn.verification.yardstick import Errors, elementwise_max, judged
+
+RUNS = (1, 4, 24)  # of the reference in its own dtype, while a tensor fails
+_WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
+_LEAST_SHARED = 512  # elements of a slice whose rounding is judged: of fewer, chance decides
+_BLOCKS = 8  # of an axis of twice as many elements or more, beside its first and last
+
+
+class UnusableReference(ValueError):
+    """The reference cannot judge: it does not run in float64, or rounds there."""
+
+
+class _InFloat64(DispatchMode):
+    """Within it, a cast or a new tensor of a narrower floating type is of float64: a reference rounds nothing."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if kwargs.get("dtype") in _WIDER:
+            kwargs["dtype"] = torch.float64
+        return func(*args, **kwargs)
+
+
+class _DitheredOperators(DispatchMode):
+    """Within it, an operator computes in a wider type, and its results are rounded to either neighbour at random."""
+
+    def __init__(self, rounding: Dithered) -> None:
+        super().__init__()
+        self._rounding = rounding
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        plain = func(*args, **kwargs)
+        if not isinstance(func, OpOverload) or _has_alias(func) or torch.Tag.nondeterministic_seeded in func.tags:
+            return plain
+        wide_args, wide_kwargs = tree_map(_widened, (args, kwargs))
+        try:
+            wide = func(*wide_args, **wide_kwargs)
+        except Exception:  # an operator that has no wider form
+            return plain
+        return tree_map(self._rounded, plain, wide)
+
+    def _rounded(self, plain: Any, wide: Any) -> Any:
+        if not isinstance(plain, Tensor) or plain.dtype not in _WIDER or wide.dtype == plain.dtype:
+            return plain
+        return self._rounding.to(wide, plain.dtype)
+
+
+def _has_alias(operator: OpOverload) -> bool:
+    """Whether an operator writes into an argument, or returns a view of one."""
+    return any(argument.alias_info is not None for argument in (*operator._schema.arguments, *operator._schema.returns))
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.dtype in _WIDER:
+        return value.to(_WIDER[value.dtype])
+    return _WIDER.get(value, value) if isinstance(value, torch.dtype) else value
+
+
+@contextmanager
+def _exact() -> Iterator[None]:
+    """Within it, new tensors and casts are of float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _InFloat64():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+class FunctionReference:
+    """The expected results of one call. Raises UnusableReference where the reference does not compute in float64.
+
+    terms: of the longest sum in the function; None: the longest dimension of an argument, or what a smaller result sums up.
+    """
+
+    def __init__(
+        self, function: Function, arguments: Arguments, incoming: Incoming, precision: str = "ieee", terms: int | None = None
+    ):
+        self.arguments, self.incoming = arguments, incoming
+        self._function, self._precision, self._terms = function, precision, terms
+        self._has_float64 = any(tensor.dtype == torch.float64 for tensor in arguments.tensors.values())
+        self._errors: list[Errors] = []
+        self.tensors = self._exact_results(arguments)
+        self.own = run(function, arguments, incoming)
+        gradients = [incoming(name, output) for name, output in self.tensors.items() if not name.startswith("grad ")]
+        has_equal_elements = any(gradient is not None and overlap.is_folded(gradient) for gradient in gradients)
+        self._least_shared = sys.maxsize if has_equal_elements else _LEAST_SHARED
+
+    def _exact_results(self, arguments: Arguments) -> dict[str, Array]:
+        wide = arguments.map(lambda _, t: t.detach().double() if t.is_floating_point() else t)
+        try:
+            with _exact():
+                tensors = run(self._function, wide, self.incoming)
+        except Exception as error:
+            raise UnusableReference(
+                f"expected a reference that runs in float64, got {type(error).__name__}: {error}"
+            ) from error
+        for name, tensor in tensors.items():
+            if tensor is not None and tensor.is_floating_point() and tensor.dtype != torch.float64:
+                raise UnusableReference(
+                    f"expected a reference that computes in the dtype of its arguments, but made {name} of {tensor.dtype}"
+                )
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+    @property
+    def own_error(self) -> float:
+        """The largest error of the reference in its own dtype, of any tensor."""
+        return max((error.rms for errors in self._baseline_errors(1).values() for error in errors.values()), default=0.0)
+
+    def compare(self, tensors: Tensors) -> list[TensorCheck]:
+        """The verdict on each tensor. Raises WrongForm where there are other outputs than the reference's."""
+        outputs = [[name for name in names if not name.startswith("grad ")] for names in (self.own, tensors)]
+        if outputs[0] != outputs[1]:
+            raise WrongForm(
+                f"expected {', '.join(outputs[0])}, as the reference returns; got {', '.join(outputs[1]) or 'none'}"
+            )
+        names = [name for name, tensor in self.own.items() if tensor is not None]
+        return judged(names, lambda doubtful, runs: self._judge(tensors, doubtful, runs), RUNS)
+
+    def _judge(self, tensors: Tensors, names: Sequence[str], runs: int) -> dict[str, TensorCheck]:
+        yard = self._baseline_errors(runs)
+        return {name: self._check(name, tensors.get(name), yard.get(name, {})) for name in names}
+
+    def _check(self, name: str, actual: Tensor | None, yard: dict[str, Error]) -> TensorCheck:
+        own, reference = self.own[name], self.tensors[name]
+        assert own is not None
+        if own.is_floating_point() and reference.ndim:
+            return comparison.check_tensor(self._rule(name), actual, reference, yard)
+        if problem := comparison.form_problem(actual, tuple(own.shape), own.dtype, str(own.device)):
+            return TensorCheck(name, "failed", share=float("inf"), message=f"{name}: {problem}")
+        assert actual is not None
+        if not own.is_floating_point():
+            return _check_integers(name, actual, own, reference)
+        return comparison.check_tensor(self._rule(name), actual.reshape(1), reference.reshape(1), yard)
+
+    def _rule(self, name: str) -> TensorRule:
+        own, reference = self.own[name], self.tensors[name]
+        assert own is not None
+        shape, count = tuple(reference.shape) or (1,), max(1, reference.numel())
+        is_coarser = self._precision == "tf32" and own.dtype == torch.float32
+        rows, eps = max(1, count // max(shape)), TF32_EPS if is_coarser else torch.finfo(own.dtype).eps
+        return TensorRule(
+            name, own.dtype, str(own.device), eps, _slices(shape), self._terms or self._longest(count), 1,
+            Independent(count, rows), least_shared=self._least_shared,
+        )  # fmt: skip
+
+    def _longest(self, count: int) -> int:
+        """The longest sum that a tensor of so many elements may end: along an axis, or over all that it lacks."""
+        inputs = list(self.arguments.tensors.values())
+        longest = max((size for tensor in inputs for size in tensor.shape), default=1)
+        return max(longest, max(tensor.numel() for tensor in inputs) // count)
+
+    def _baseline_errors(self, runs: int) -> Errors:
+        """The worst of so many runs of the reference in its own dtype; of float64 in float32, scaled."""
+        self._errors += [self._run_in_own_dtype(number) for number in range(len(self._errors), runs)]
+        return elementwise_max(self._errors[:runs])
+
+    @cached_property
+    def _measured(self) -> tuple[Arguments, dict[str, Array], float]:
+        """Arguments of the runs, their results in float64, and the scale of the errors."""
+        if not self._has_float64:
+            return self.arguments, self.tensors, 1.0
+        narrow = self.arguments.map(lambda _, t: t.detach().float() if t.dtype == torch.float64 else t)
+        # Twice: the float64 reference itself errs as much as a float64 candidate.
+        return narrow, self._exact_results(narrow), 2 * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+
+    def _run_in_own_dtype(self, number: int) -> Errors:
+        arguments, exact, scale = self._measured
+        if not number:
+            tensors = run(self._function, arguments, self.incoming)
+        else:
+            random = generator(number, "dithered operators")
+            moved = arguments.map(lambda _, tensor: _moved(tensor.detach(), random))
+            with _DitheredOperators(Dithered(random)):
+                tensors = run(self._function, moved, self.incoming)
+        floats = {name: tensor for name, tensor in tensors.items() if tensor is not None and tensor.is_floating_point()}
+        return {name: self._errors_of(name, tensor, exact[name], scale, number) for name, tensor in floats.items()}
+
+    def _errors_of(self, name: str, tensor: Tensor, exact: Array, scale: float, number: int) -> dict[str, Error]:
+        rule, shape = self._rule(name), tuple(exact.shape) or (1,)
+        values = comparison.to_float64(tensor, exact.device).reshape(shape)
+        dtype = None if number else tensor.dtype  # what is rounded to either neighbour has no shares to speak of
+        found = comparison.errors(values, exact.reshape(shape), rule.slices, None, rule.subnormal, dtype)
+        whole = found.get("", comparison.NO_ERROR)  # by luck a slice may be exact, as where p = x / x
+        return {
+            label: Error(max(e.rms, whole.rms) * scale, max(e.maximum, whole.maximum) * scale, e.count, e.shares)
+            for label, e in found.items()
+        }
+
+
+def _moved(values: Tensor, random: torch.Generator) -> Tensor:
+    if values.dtype != torch.float32:
+        return values
+    return values * factors(tuple(values.shape), random, 0.0, max_ulps(True)).to(values.device)
+
+
+def _slices(shape: Sequence[int]) -> tuple[Slices, ...]:
+    """Each axis: its first element, its last, and eight blocks where it is long. Tails and edges are where kernels err.
+
+    A slice has its tensor's scale at least: of an unknown function, terms that cancel out may have been larger.
+    """
+    slices = []
+    for axis, length in enumerate(shape):
+        spans = [(0, 1), (length - 1, length)] if length > 1 else []
+        if length >= 2 * _BLOCKS:
+            spans += pairwise([length * k // _BLOCKS for k in range(_BLOCKS + 1)])
+        parts = {f"[{':, ' * axis}{start if stop - start == 1 else f'{start}:{stop}'}]": (start, stop) for start, stop in spans}
+        slices.append(Slices(axis, {"": (0, length), **parts}, least_scale=1.0))
+    return tuple(slices)
+
+
+def _check_integers(name: str, actual: Tensor, own: Tensor, reference: Tensor) -> TensorCheck:
+    """Integers must be the reference's, where rounding does not change these."""
+    firm = own.to(reference.dtype) == reference
+    wrong = (firm & (actual != own)).nonzero()
+    if len(wrong):
+        place = wrong[0].tolist()
+        expected, got = own[tuple(place)].item(), actual[tuple(place)].item()
+        return TensorCheck(name, "failed", share=float("inf"), message=f"{name}: at {place} expected {expected}, got {got}")
+    return TensorCheck(name, "passed" if bool(firm.any()) else "uninformative")

@@ -1,0 +1,88 @@
+"""The fixture `ecornn`: `check` and `compare` in a user's own test, their rows in its report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ecornn.kernels import checking, comparing
+from pytest_ecornn.kernels.arguments import Function
+from pytest_ecornn.kernels.report import KernelReport, WrongKernel
+from pytest_ecornn.measurement.clocks import RecordedTimer
+from pytest_ecornn.reporting import junit
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.run.hooks.kernel_rows import ROWS
+from pytest_ecornn.run.options import Options
+from pytest_ecornn.run.process import worker_input
+from pytest_ecornn.system.locking import MachineLock
+
+
+class KernelFixture:
+    """Proves and times functions. The marker `ecornn` gives both verbs their arguments by keyword, a call's own win."""
+
+    def __init__(self, request: pytest.FixtureRequest, folder: Path):
+        """folder: that the processes of the run share."""
+        self._node, self._config = request.node, request.config
+        marker = self._node.get_closest_marker("ecornn")
+        budget = self._config.getoption("--ecornn-budget")
+        is_typed = budget != Options.declared()["budget"].default
+        self._defaults: dict[str, Any] = {**({"budget": budget} if is_typed else {}), **(marker.kwargs if marker else {})}
+        running: Any = self._config.pluginmanager.get_plugin("ecornn-running")
+        self._lock: MachineLock = running.session.lock if running else MachineLock(rows=folder)
+        self._lock.run = worker_input(self._config).get("ecornn_run", self._lock.run)
+
+    def check(self, candidate: Function, reference: Function, make_inputs: Any, **options: Any) -> KernelReport:
+        """`pytest_ecornn.check`: fails the test where the candidate is wrong."""
+        options = {**self._options("budget"), **options}
+        with self._lock.shared():
+            return self._added(lambda: checking.check(candidate, reference, make_inputs, **options))
+
+    def compare(self, functions: Mapping[str, Function], make_inputs: Any, **options: Any) -> KernelReport:
+        """`pytest_ecornn.compare`, in turn with the run's other processes."""
+        options = {"name": self._node.name, "lock": self._lock, **self._options("draws", "skip"), **options}
+        report = self._added(lambda: comparing.compare(functions, make_inputs, **options))
+        for row in report.rows:
+            self._hand_to_benchmark(row)
+        return report
+
+    def _options(self, *others: str) -> dict[str, Any]:
+        """The marker's arguments, without those of the other verb."""
+        return {name: value for name, value in self._defaults.items() if name not in others}
+
+    def _added(self, verb: Any) -> KernelReport:
+        """What the verb returns; its rows, also those of a failure, become the test's."""
+        try:
+            report: KernelReport = verb()
+        except WrongKernel as wrong:
+            self._add(wrong.report)
+            raise
+        self._add(report)
+        return report
+
+    def _add(self, report: KernelReport) -> None:
+        self._node.stash.setdefault(ROWS, []).extend(report.rows)
+        for row in report.rows:
+            self._node.user_properties += [(f"{row.implementation}_{name}", value) for name, value in junit.properties(row)]
+
+    def _hand_to_benchmark(self, row: Row) -> None:
+        """Gives the samples to pytest-benchmark, where it is loaded, as a benchmark of this test."""
+        session: Any = getattr(self._config, "_benchmarksession", None)
+        if session is None or session.disabled or row.timing is None:
+            return
+        from pytest_benchmark.fixture import BenchmarkFixture
+        from pytest_benchmark.utils import NameWrapper
+
+        timer = RecordedTimer()
+        benchmark = BenchmarkFixture(
+            self._node,
+            add_stats=session.benchmarks.append,
+            logger=session.logger,
+            warner=self._node.warn,
+            disabled=False,
+            **{**session.options, "timer": NameWrapper(timer)},
+        )
+        benchmark.name, benchmark.fullname = row.implementation, f"{self._node.nodeid}[{row.implementation}]"
+        timer.replay(benchmark, row.timing.samples_us, row.case, {"implementation": row.implementation})

@@ -1,0 +1,86 @@
+"""Rows of the fixture `ecornn`: from the test that made them, by its report, to the terminal and the report's files.
+
+Registered in every run, so it imports nothing of ours before a row is there.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_ecornn.results.rows import Row
+
+ROWS = pytest.StashKey["list[Row]"]()  # of a test
+
+
+class KernelRows:
+    """The rows of a run's tests. rows: all so far, in the process that reports."""
+
+    def __init__(self, config: pytest.Config):
+        self._config, self._started, self._start = config, datetime.now(UTC), time.monotonic()
+        self.rows: list[Row] = []
+        self._written: list[str] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+        report = yield
+        if call.when == "call" and (rows := item.stash.get(ROWS, None)):
+            report.ecornn_kernel_rows = [row.as_dict() for row in rows]
+        return report
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if hasattr(report, "ecornn_kernel_rows"):
+            from pytest_ecornn.results.rows import Row
+
+            self.rows += map(Row.from_dict, report.ecornn_kernel_rows)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Writes the report where one was asked for and no run of ours writes it."""
+        is_written_here = not hasattr(self._config, "workerinput") and not self._config.pluginmanager.has_plugin(
+            "ecornn-running"
+        )
+        if not self.rows or not is_written_here or not self._is_report_asked_for:
+            return
+        from pytest_ecornn import reporting
+        from pytest_ecornn.system import machine
+
+        command = " ".join(["pytest", *map(str, self._config.invocation_params.args)])
+        fingerprint = machine.fingerprint(self._config.rootpath)
+        seconds = time.monotonic() - self._start
+        run = reporting.RunInfo(self._started.isoformat(timespec="seconds"), seconds, command, fingerprint)
+        folder = Path(self._config.invocation_params.dir, self._config.getoption("--ecornn-report"))
+        try:
+            self._written = [f"report: {path}" for path in reporting.write_reports(folder, run, self.rows)]
+        except reporting.ReportError as error:
+            self._written, session.exitstatus = [f"ERROR: {error}"], pytest.ExitCode.TESTS_FAILED
+
+    @property
+    def _is_report_asked_for(self) -> bool:
+        return any(str(argument).startswith("--ecornn-report") for argument in self._config.invocation_params.args)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.rows:
+            return
+        from pytest_ecornn.kernels.report import KernelReport
+
+        terminalreporter.section("functions proved and timed")
+        for row in self.rows:
+            terminalreporter.write_line(_line(row))
+        if timed := [row for row in self.rows if row.timing]:
+            terminalreporter.write_line(str(KernelReport(timed)))
+        for line in self._written:
+            terminalreporter.write_line(line)
+
+
+def _line(row: Row) -> str:
+    """A line of a row that was proved or failed."""
+    from pytest_ecornn.results.formatting import one_line
+
+    held = f"{row.examples} draws, {sum(row.informative.values())} checks" if row.kind == "drawn" else row.reason
+    return one_line(f"{row.implementation} {row.case}: {row.status} {held}".rstrip(), 200)

@@ -1,0 +1,93 @@
+"""The fixture `ecornn` in a foreign project: rows in the terminal, the report, JUnit and pytest-benchmark's file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from pytest_ecornn import load_report
+from tests.helpers.foreign import Foreign
+
+TESTS = """
+import pytest
+import torch
+
+
+def softmax(x):
+    return torch.softmax(x, -1)
+
+
+def reference(x):
+    e = torch.exp(x - x.amax(-1, keepdim=True))
+    return e / e.sum(-1, keepdim=True)
+
+
+def make_inputs(seed):
+    return (torch.randn(9, 33, generator=torch.Generator().manual_seed(seed)),)
+
+
+@pytest.mark.ecornn(budget=0.05, draws=3)
+def test_softmax(ecornn):
+    ecornn.check(softmax, reference, make_inputs)
+    ecornn.compare({"fused": softmax, "plain": reference}, make_inputs, name="softmax")
+
+
+def test_a_wrong_one(ecornn):
+    ecornn.check(lambda x: softmax(x) + 1e-3, reference, make_inputs, draws=1, name="wrong")
+
+
+def test_plain():
+    assert True
+"""
+
+
+@pytest.fixture
+def project(foreign: Foreign) -> Foreign:
+    foreign.write("test_kernels.py", TESTS)
+    return foreign
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_rows_reach_every_report(project: Foreign, workers: tuple[str, ...]) -> None:
+    files = ("--ecornn-report", "out", "--junit-xml", "junit.xml", "--benchmark-json", "benchmark.json")
+    done = project.run("test_kernels.py", *files, *workers, check=1)
+    assert "1 failed, 2 passed" in done.stdout
+    assert "wrong is wrong on reference(x [9, 33] float32)" in done.stdout
+    rows = {(row.kind, row.implementation): row for row in load_report(project.path / "out").rows}
+    kinds = [("benchmark", "fused"), ("benchmark", "plain"), ("drawn", "softmax"), ("drawn", "wrong")]
+    assert sorted(rows) == kinds
+    assert [rows[kind].status for kind in kinds] == ["passed", "passed", "passed", "failed"]
+    names = {name.get("name") for name in ElementTree.parse(project.path / "junit.xml").iter("property")}
+    assert {"fused_ecornn_time_us", "softmax_ecornn_status"} <= names
+    report = json.loads((project.path / "out/benchmark.json").read_text())
+    assert sorted(one["name"] for one in report["benchmarks"]) == ["fused", "plain"]
+    if not workers:
+        own = json.loads((project.path / "benchmark.json").read_text())
+        assert [(one["name"], one["group"]) for one in own["benchmarks"]] == [
+            ("fused", "softmax(x [9, 33] float32)"),
+            ("plain", "softmax(x [9, 33] float32)"),
+        ]
+
+
+def test_nothing_is_written_unasked(project: Foreign) -> None:
+    done = project.run("test_kernels.py", "-k", "softmax", check=0)
+    assert "softmax reference(x [9, 33] float32): passed 3 draws" in done.stdout
+    assert not (project.path / "reports").exists()
+
+
+def test_the_fixture_and_its_marker_are_listed(project: Foreign) -> None:
+    assert "ecornn -- " in project.run("--fixtures", check=0).stdout
+    assert "@pytest.mark.ecornn(budget=2.0, draws=16, ...)" in project.run("--markers", check=0).stdout
+
+
+def test_a_project_without_it_imports_no_torch(tmp_path: Path) -> None:
+    """In a process of its own, whose modules no earlier test has loaded."""
+    (tmp_path / "test_plain.py").write_text("import sys\n\n\ndef test_plain():\n    assert 'torch' not in sys.modules\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_plain.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
