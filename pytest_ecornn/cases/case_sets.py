@@ -12,6 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pytest_ecornn.cases.sweeps import expand_sweep
 from pytest_ecornn.contract import DTYPES, MODES, Case, cells
 from pytest_ecornn.results.rows import PublishedTime
 
@@ -129,10 +130,11 @@ def _read(path: Path) -> dict[Case, Origin]:
                 raise ValueError(f"line 1: expected case and any of {', '.join(_COLUMNS[1:])}, got {', '.join(columns)!r}")
             for line in lines:
                 try:
-                    case, origin = _parse(line)
+                    cases, origin = _parse(line)
                 except ValueError as error:
                     raise ValueError(f"line {lines.line_num}: {error}") from error
-                origins[case] = origins.get(case, Origin()) + origin
+                for case in cases:
+                    origins[case] = origins.get(case, Origin()) + origin
     except OSError as error:
         raise ValueError(f"case set {path}: cannot be read ({error.strerror or error})") from error
     except (ValueError, csv.Error) as error:
@@ -142,13 +144,14 @@ def _read(path: Path) -> dict[Case, Origin]:
     return origins
 
 
-def _parse(line: Mapping[str, Any]) -> tuple[Case, Origin]:
+def _parse(line: Mapping[str, Any]) -> tuple[list[Case], Origin]:
     """A line of a file. Raises ValueError for what no case or no time can be read from."""
     if "" in line:
         raise ValueError(f"expected no more values than columns, got also {', '.join(line[''])!r}")
     case, label, source, published_us, system = (line.get(name, "").strip() for name in _COLUMNS)
-    parsed = Case.parse(case)
-    cells.check(parsed)
+    parsed = [Case.parse(one) for one in expand_sweep(case)]
+    for one in parsed:
+        cells.check(one)
     try:
         time_us = float(published_us or "nan")
     except ValueError:

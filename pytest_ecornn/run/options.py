@@ -141,12 +141,14 @@ def _case_sets(option: Option, config: pytest.Config) -> tuple[str, ...]:
 
 
 def _cases(option: Option, config: pytest.Config) -> tuple[str, ...]:
-    """Raises UsageError where named sets are to run with given weights, which have their sizes."""
+    """Names, sweeps, and paths of files. Raises UsageError where named sets are to run with given weights, which have sizes."""
+    folder = config.invocation_params.dir
+    cases = tuple(str(folder / text) if text.endswith(".txt") else text for text in option.raw(config))
     if not config.getoption("--ecornn-state-dict"):
-        return tuple(option.raw(config))
+        return cases
     if sets := config.getoption("--ecornn-cases"):
         raise pytest.UsageError(f"--ecornn-state-dict expected {option.flag} beside it, got --ecornn-cases {sets[0]}")
-    return tuple(option.raw(config)) or (DEFAULT_CASE_OF_STATE_DICT,)
+    return cases or (DEFAULT_CASE_OF_STATE_DICT,)
 
 
 def _shard(option: Option, config: pytest.Config) -> Shard | None:
@@ -283,7 +285,9 @@ class Options:
     cases: tuple[str, ...] = option(
         "--ecornn-case",
         CASES,
-        "Run just this case, with its properties, as a test id or a failure prints it (repeatable).",
+        "Run just this case, with its properties, as a test id or a failure prints it (repeatable). Or a sweep of them: "
+        "lstm-T35-B{1,8}-H{256..2048} has each B and H 256, 512, 1024, 2048. {a..b} doubles a while it does not pass b, and "
+        "{a..b..s} adds s. Or a file NAME.txt with one of these a line.",
         is_list=True,
         metavar="CASE",
         parse=_cases,

@@ -15,6 +15,7 @@ import pytest
 from pytest_ecornn.cases import state_dict
 from pytest_ecornn.cases.case_sets import SUFFIX, Origin, case_set
 from pytest_ecornn.cases.sources import sources
+from pytest_ecornn.cases.sweeps import FILE_SUFFIX, read_cases
 from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported, cells
 from pytest_ecornn.measurement import clocks
 from pytest_ecornn.measurement.roofline import Ceilings
@@ -82,7 +83,7 @@ class RunSession:
 
     def _selected_cases(self, files: Sequence[Path]) -> dict[Case, Origin]:
         parse = state_dict.load(self.options.state_dict).case if self.options.state_dict else Case.parse
-        origins: dict[Case, Origin] = {parse(text): Origin() for text in self.options.cases}
+        origins: dict[Case, Origin] = {case: Origin() for text in self.options.cases for case in read_cases(text, parse)}
         for name in self.options.case_sets if not origins else ():
             for case, origin in case_set(name, files).items():
                 origins[case] = origins.get(case, Origin()) + origin
@@ -108,10 +109,6 @@ class RunSession:
     @cached_property
     def _origin_by_name(self) -> dict[str, Origin]:
         return {str(case): origin for case, origin in self._origins.items()}
-
-    @property
-    def _case_set_names(self) -> list[str]:
-        return [Path(name).name if name.endswith(SUFFIX) else name for name in self.options.case_sets]
 
     def _check_names(self, directory: Path) -> None:
         for setting in ("only", "require", "baselines"):
@@ -291,7 +288,7 @@ class RunSession:
     def comparability_key(self) -> dict[str, Any]:
         """Set-up that rows of two runs must share to stand side by side: what shaped them, and the implementations' sources."""
         options = self.options
-        cases = sorted(map(str, self.cases)) if options.cases else sorted(self._case_set_names)
+        cases = sorted(map(str, self.cases)) if options.cases else sorted(map(_shown, options.case_sets))
         checksums = {name: sources.checksum(implementation.path) for name, implementation in self.implementations.items()}
         return {"mode": "bench" if options.bench else "verify", "cases": cases, **options.setup, "sources": checksums}
 
@@ -301,7 +298,7 @@ class RunSession:
         options, devices = self.options, self.devices
         sources = dict.fromkeys(origin.source for origin in self._origins.values() if origin.source)
         return {
-            "cases": ", ".join(options.cases or self._case_set_names),
+            "cases": ", ".join(map(_shown, options.cases or options.case_sets)),
             **({"sources of the cases": "; ".join(sources)} if sources else {}),
             **({"shard": str(options.shard)} if options.shard else {}),
             "baselines": ", ".join(options.baselines) or default_baselines(devices),
@@ -331,6 +328,11 @@ class RunSession:
         """Removes what the processes of the run shared."""
         if self._scratch is not None:
             self._scratch.remove()
+
+
+def _shown(text: str) -> str:
+    """A case or a case set as a report names it: of a file the name alone."""
+    return Path(text).name if text.endswith((SUFFIX, FILE_SUFFIX)) else text
 
 
 def _hooked(answers: Iterable[Iterable[Path] | None]) -> list[Path]:
