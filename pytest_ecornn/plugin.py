@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ecornn import hookspecs
 from pytest_ecornn.run.hooks.kernel_rows import KernelRows
-from pytest_ecornn.run.options import add_options, check_is_run, is_active, is_selfcheck
+from pytest_ecornn.run.options import add_options, check_is_run, is_active, is_profile_call, is_selfcheck
 from pytest_ecornn.run.processes import xdist_setup
 from pytest_ecornn.run.suites import make_folder, make_module
 
@@ -96,6 +96,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_ecornn.selfcheck.plugin import SelfCheckPlugin
 
         config.pluginmanager.register(SelfCheckPlugin(config), "ecornn-selfcheck")
+    elif is_profile_call(config):
+        from pytest_ecornn.run.profile_call import ProfileCallPlugin
+
+        config.pluginmanager.register(ProfileCallPlugin(config), "ecornn-profile-call")
     elif not is_active(config):
         check_is_run(config)
     else:

@@ -44,23 +44,23 @@ def _choices(inside: str, text: str) -> Sequence[object]:
 
 
 def read_cases(text: str, parse: Callable[[str], Case]) -> Iterator[Case]:
-    """The cases of a name, a sweep, or of a file NAME.txt with one of these a line, in which # begins a comment.
-
-    Raises ValueError, in one line, naming the file's line.
-    """
+    """The cases of a name, a sweep, or of a file NAME.txt with one of these a line. Raises ValueError with the file's line."""
     if not text.endswith(FILE_SUFFIX):
         yield from map(parse, expand_sweep(text))
         return
-    try:
-        lines = [line.partition("#")[0].strip() for line in Path(text).read_text(encoding="utf-8-sig").splitlines()]
-    except OSError as error:
-        raise ValueError(f"case file {text}: cannot be read ({error.strerror or error})") from error
-    except ValueError as error:
-        raise ValueError(f"case file {text}: {error}") from error
-    if not any(lines):
-        raise ValueError(f"case file {text}: expected a case a line, got none")
-    for number, line in enumerate(lines, 1):
+    for number, line in numbered_lines(Path(text)):
         try:
-            yield from map(parse, expand_sweep(line) if line else ())
+            yield from map(parse, expand_sweep(line))
         except ValueError as error:
-            raise ValueError(f"case file {text}, line {number}: {error}") from error
+            raise ValueError(f"{text}, line {number}: {error}") from error
+
+
+def numbered_lines(path: Path) -> list[tuple[int, str]]:
+    """A file's lines, but for empty ones and those that begin with #. Raises ValueError where it has none or cannot be read."""
+    try:
+        lines = [(number, line.strip()) for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    if not (found := [(number, line) for number, line in lines if line and not line.startswith("#")]):
+        raise ValueError(f"{path}: expected lines that are no comments, got none")
+    return found

@@ -27,7 +27,7 @@ from typing import Any
 
 from pytest_ecornn.measurement.noise.bounds import describe, is_disturbed, ratio_of
 from pytest_ecornn.results import statistics
-from pytest_ecornn.results.rows import BaselineRatio, Row, Timing, widened
+from pytest_ecornn.results.rows import EXPECTED, BaselineRatio, Row, Timing, widened
 from pytest_ecornn.results.statistics import Ratio
 
 MAX_REMEASUREMENTS = 3
@@ -84,7 +84,7 @@ class StatusChange:
 
     @property
     def is_worse(self) -> bool:
-        return self.then == "passed"
+        return self.then == "passed" and not self.reason.startswith(EXPECTED)
 
 
 @dataclass

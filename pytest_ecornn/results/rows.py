@@ -26,6 +26,7 @@ CAUSES = {
 
 SENSORS = ("sm_mhz", "power_w", "temperature_c")  # least, median and most
 
+EXPECTED = "expected: "  # before what --ecornn-xfail says of a row that failed, at the beginning of its reason
 AGAIN = "\nagain: "  # before the command that repeats a failed row, at the end of its reason
 
 

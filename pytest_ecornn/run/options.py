@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from pytest_ecornn.regression.gate_limits import Thresholds
 from pytest_ecornn.results.shard import Shard, parse_shard
+from pytest_ecornn.run.expected_failures import ExpectedFailures
 
 MIN_PAIRS = 8  # statistics.MIN_PAIRS, which would import NumPy
 PROFILES = ("quick", "default", "thorough")
@@ -29,6 +30,9 @@ _UNITS = {"SECONDS": " of seconds", "GIB": " of GiB"}  # by what a value is call
 RUN, IMPLEMENTATIONS, CASES = "What a run does", "Which implementations", "Which cases"
 TIMING, COMPARISON, PROCESSES = "Timing", "Comparison with a stored report", "Processes"
 
+IniType = Literal["string", "bool", "linelist", "paths"]
+_INI_DEFAULTS: Mapping[IniType, Any] = {"string": None, "bool": False, "linelist": [], "paths": []}
+
 
 class Mode(Enum):
     """What an invocation of pytest does, by the flags that ask for it."""
@@ -36,6 +40,7 @@ class Mode(Enum):
     RUN = "--ecornn-verify or --ecornn-bench"
     SELFCHECK = "--ecornn-selfcheck"
     TESTS = "tests of your own with the fixture ecornn"
+    PROFILE_CALL = "--ecornn-profile-call"
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class Option:
 
     setup: returns its value as rows that stand side by side must share it; None where they need not. is_demand: it says what a
     run must do, so without a run it is an error even as a default in addopts, where other options are only not used.
+    ini: type of its value in the ini-file, which stands where nothing was typed, or adds_ini to it in `parse`.
     """
 
     flag: str
@@ -53,6 +59,8 @@ class Option:
     setup: Callable[[Any], Any] | None
     is_demand: bool
     modes: tuple[Mode, ...]
+    ini: IniType | None = None
+    adds_ini: bool = False
 
     def raw(self, config: pytest.Config) -> Any:
         return config.getoption(self.flag)
@@ -61,6 +69,46 @@ class Option:
     def default(self) -> Any:
         """Returns what `raw` does where nothing was typed."""
         return self.settings.get("default", False if "action" in self.settings else None)
+
+    @property
+    def ini_name(self) -> str:
+        """The name in the ini-file, and that of pytest's attribute."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
+    def take_ini(self, config: pytest.Config) -> None:
+        """Puts the ini-file's value where pytest left the default, its own object; workers are handed it as if typed."""
+        raw = self.raw(config)
+        if (raw is self.default or raw == []) and (value := self._ini_value(config)) is not None:
+            setattr(config.option, self.ini_name, value)
+
+    def parsed(self, config: pytest.Config) -> Any:
+        """The value in a run. Raises UsageError that names where it was given."""
+        try:
+            return self.parse(self, config)
+        except pytest.UsageError as error:
+            raise pytest.UsageError(str(error).replace(self.flag, self.source(config), 1)) from error
+
+    def source(self, config: pytest.Config) -> str:
+        """The name of the ini value where that is the option's value, else the flag: what a usage error is to name."""
+        value = self._ini_value(config)
+        return self.flag if value is None or value != self.raw(config) else self.ini_name
+
+    def _ini_value(self, config: pytest.Config) -> Any:
+        """The ini-file's value as the command line has it; None where there is none, or `parse` reads it."""
+        value = config.getini(self.ini_name) if self.ini and not self.adds_ini else None
+        if value in (None, []):
+            return None
+        try:
+            texts = [self._read_ini(text, config) for text in (value if isinstance(value, list) else [value])]
+        except ValueError as error:
+            raise pytest.UsageError(f"{self.ini_name}: {error}") from error
+        return texts if isinstance(value, list) else texts[0]
+
+    def _read_ini(self, text: str, config: pytest.Config) -> Any:
+        """A text as the parser reads it; a path is from the ini-file's folder."""
+        if text.endswith(".csv") or (text and self.settings.get("metavar") == "DIR"):
+            return str((config.inipath.parent if config.inipath else config.invocation_params.dir) / text)
+        return self.settings.get("type", str)(text)
 
 
 def _as_given(option: Option, config: pytest.Config) -> Any:
@@ -79,12 +127,14 @@ def option(
     is_demand: bool = False,
     is_list: bool = False,
     modes: tuple[Mode, ...] = (Mode.RUN,),
+    ini: IniType | None = None,
+    adds_ini: bool = False,
     **settings: Any,
 ) -> Any:
     """A field of `Options`. unset: its value without a configuration, where that is not the parser's default."""
     if is_list:
         settings |= {"action": "append", "default": []}
-    declared = Option(flag, group, {**settings, "help": help}, parse, setup, is_demand, modes)
+    declared = Option(flag, group, {**settings, "help": help}, parse, setup, is_demand, modes, ini, adds_ini)
     default = () if is_list else declared.default
     return field(default_factory=lambda: default if unset is None else unset, metadata={"option": declared})
 
@@ -143,10 +193,12 @@ def _case_sets(option: Option, config: pytest.Config) -> tuple[str, ...]:
 def _cases(option: Option, config: pytest.Config) -> tuple[str, ...]:
     """Names, sweeps, and paths of files. Raises UsageError where named sets are to run with given weights, which have sizes."""
     folder = config.invocation_params.dir
-    cases = tuple(str(folder / text) if text.endswith(".txt") else text for text in option.raw(config))
+    texts = option.raw(config) or config.getoption("--ecornn-profile-call")
+    cases = tuple(str(folder / text) if text.endswith(".txt") else text for text in texts)
     if not config.getoption("--ecornn-state-dict"):
         return cases
-    if sets := config.getoption("--ecornn-cases"):
+    sets, declared = config.getoption("--ecornn-cases"), Options.declared()["case_sets"]
+    if sets and declared.source(config) == declared.flag:
         raise pytest.UsageError(f"--ecornn-state-dict expected {option.flag} beside it, got --ecornn-cases {sets[0]}")
     return cases or (DEFAULT_CASE_OF_STATE_DICT,)
 
@@ -155,6 +207,14 @@ def _shard(option: Option, config: pytest.Config) -> Shard | None:
     text = option.raw(config)
     try:
         return None if text is None else parse_shard(text)
+    except ValueError as error:
+        raise pytest.UsageError(f"{option.flag}: {error}") from error
+
+
+def _xfail(option: Option, config: pytest.Config) -> ExpectedFailures | None:
+    path = _path(option, config)
+    try:
+        return None if path is None else ExpectedFailures.read(path)
     except ValueError as error:
         raise pytest.UsageError(f"{option.flag}: {error}") from error
 
@@ -220,6 +280,15 @@ class Options:
         action="store_true",
         modes=(Mode.SELFCHECK,),
     )
+    profile_call: tuple[str, ...] = option(
+        "--ecornn-profile-call",
+        RUN,
+        "Call the implementation of --ecornn-only once on this case, for a profiler, and do nothing else. It is built and "
+        "warmed up before. On a GPU ncu --profile-from-start off sees this call alone; nsys has it as the range ecornn.",
+        is_list=True,
+        metavar="CASE",
+        modes=(Mode.PROFILE_CALL,),
+    )
     resume: bool = option(
         "--ecornn-resume",
         RUN,
@@ -241,6 +310,7 @@ class Options:
         "--ecornn-report",
         RUN,
         "Where the report is written. Default: reports/local; of the fixture ecornn alone, none unless given.",
+        ini="string",
         default="reports/local",
         metavar="DIR",
         modes=(Mode.RUN, Mode.TESTS),
@@ -255,6 +325,7 @@ class Options:
         metavar="NAME",
         setup=sorted,
         is_demand=True,
+        modes=(Mode.RUN, Mode.PROFILE_CALL),
     )
     require: tuple[str, ...] = option(
         "--ecornn-require",
@@ -269,8 +340,11 @@ class Options:
         IMPLEMENTATIONS,
         "A file that holds an implementation, or a folder of such files (repeatable).",
         is_list=True,
+        ini="paths",
+        adds_ini=True,
         metavar="PATH",
         parse=_implementations,
+        modes=(Mode.RUN, Mode.PROFILE_CALL),
     )
     devices: tuple[str, ...] = option(
         "--ecornn-device",
@@ -281,6 +355,7 @@ class Options:
         parse=_devices,
         unset=("cpu",),
         setup=sorted,
+        modes=(Mode.RUN, Mode.PROFILE_CALL),
     )
     cases: tuple[str, ...] = option(
         "--ecornn-case",
@@ -299,6 +374,7 @@ class Options:
         "Case set: smoke, seed, edge or full; batched, deepbench, deepbench_pruned, ecornn, persistent, scan or sparse, of "
         "published results; what a plugin adds; or a CSV file (repeatable). Default: smoke.",
         is_list=True,
+        ini="linelist",
         metavar="NAME",
         parse=_case_sets,
         unset=("smoke",),
@@ -309,6 +385,16 @@ class Options:
         CASES,
         "Go on after the first failure of a row of drawn cases or properties, and list each kind of failure with a case.",
         action="store_true",
+    )
+    xfail: ExpectedFailures | None = option(
+        "--ecornn-xfail",
+        CASES,
+        "Rows that must still fail: a file with IMPLEMENTATION CASE REASON a line, the first two by name or glob; "
+        "properties:CASE is the row of its properties. Such a failure fails no run. A run in which such a row passes fails.",
+        metavar="FILE",
+        parse=_xfail,
+        setup=lambda expected: [" ".join(line) for line in expected.lines],
+        is_demand=True,
     )
     shard: Shard | None = option(
         "--ecornn-shard",
@@ -330,6 +416,7 @@ class Options:
         metavar="FILE[:MODULE]",
         parse=_state_dict,
         is_demand=True,
+        modes=(Mode.RUN, Mode.PROFILE_CALL),
     )
     profile: str = option(
         "--ecornn-profile",
@@ -370,6 +457,7 @@ class Options:
         f"Compare with this implementation (repeatable). Default: {default_baselines(['cpu'])}; "
         f"on a GPU {default_baselines(['cuda'])}.",
         is_list=True,
+        ini="linelist",
         metavar="NAME",
         setup=list,
     )
@@ -378,6 +466,7 @@ class Options:
         TIMING,
         "Time to measure a row for at most, on a GPU by each of its two clocks; less where the verdict is clear. Default: 10; "
         "for functions of the fixture ecornn 2.",
+        ini="string",
         modes=(Mode.RUN, Mode.TESTS),
         type=float,
         default=10.0,
@@ -410,6 +499,8 @@ class Options:
         "By how much a row may be slower: 5%%, or for an implementation, a cell, a column or several of them "
         "scan_cpu=3%%, lstm=10%%, scan_cpu:lstm=2%%, device-only=2%%; the most specific wins (repeatable). Default: 5%%.",
         is_list=True,
+        ini="linelist",
+        adds_ini=True,
         metavar="LIMIT",
         parse=_limits,
         unset=Thresholds(),
@@ -420,6 +511,8 @@ class Options:
         COMPARISON,
         "With --ecornn-compare: fail too where a row that the stored report compares is unclear, after one more "
         "measurement, or cannot be judged.",
+        ini="bool",
+        adds_ini=True,
         action="store_true",
         parse=_strict,
         is_demand=True,
@@ -464,7 +557,10 @@ class Options:
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
         """Raises UsageError for a value that no run could use."""
-        return cls(**{name: declared.parse(declared, config) for name, declared in cls.declared().items()})
+        declared = cls.declared()
+        for one in declared.values():
+            one.take_ini(config)
+        return cls(**{name: one.parsed(config) for name, one in declared.items()})
 
     @classmethod
     def declared(cls) -> dict[str, Option]:
@@ -482,14 +578,9 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("ecornn", "verified benchmarks of recurrent layers")
     for declared in Options.declared().values():
         group.addoption(declared.flag, **declared.settings)
-    parser.addini(
-        "ecornn_implementations",
-        "Files or folders of implementations, as --ecornn-implementations takes them, relative to the ini-file.",
-        type="paths",
-        default=[],
-    )
-    parser.addini("ecornn_strict", "Whether a comparison is strict, as with --ecornn-strict.", type="bool", default=False)
-    parser.addini("ecornn_fail_slower", "Limits as --ecornn-fail-slower takes them, one a line.", type="linelist", default=[])
+        if declared.ini:
+            meaning = f"As {declared.flag}{', one a line' if declared.ini == 'linelist' else ''}."
+            parser.addini(declared.ini_name, meaning, type=declared.ini, default=_INI_DEFAULTS[declared.ini])
 
 
 def is_active(config: pytest.Config) -> bool:
@@ -506,13 +597,22 @@ def check_is_run(config: pytest.Config) -> None:
 
 def is_selfcheck(config: pytest.Config) -> bool:
     """Whether the harness is to try itself. Raises UsageError where it is to do something else as well, or try nothing."""
-    if not config.getoption("--ecornn-selfcheck"):
+    return _is_alone(config, Mode.SELFCHECK, "tries the harness alone")
+
+
+def is_profile_call(config: pytest.Config) -> bool:
+    """Whether one call is to be profiled. Raises UsageError where something else is to be done as well."""
+    return _is_alone(config, Mode.PROFILE_CALL, "makes one call alone")
+
+
+def _is_alone(config: pytest.Config, mode: Mode, done: str) -> bool:
+    if not config.getoption(mode.value):
         return False
     for asked in _asked_options(config):
-        if Mode.SELFCHECK not in asked.modes:
-            raise pytest.UsageError(f"--ecornn-selfcheck tries the harness alone: expected no {asked.flag}")
+        if mode not in asked.modes:
+            raise pytest.UsageError(f"{mode.value} {done}: expected no {asked.flag}")
     for declared in Options.declared().values():
-        if Mode.SELFCHECK in declared.modes:
+        if mode in declared.modes:
             declared.parse(declared, config)
     return True
 

@@ -39,6 +39,16 @@ def remarks(session: RunSession, rows: Sequence[Row]) -> Iterator[str]:
         yield f"nothing was {_verb(of_name)} of {name}: {_advice(session, name, of_name)}"
 
 
+def stale_lines(session: RunSession, config: pytest.Config, rows: Sequence[Row]) -> Iterator[str]:
+    """A warning of each line of --ecornn-xfail that no row of a whole run matched."""
+    expected = session.options.xfail
+    if expected is None or session.options.shard or is_narrowed(config):
+        return
+    for line in expected.lines:
+        if not any(line.matches(row) for row in rows):
+            yield f"WARNING: {expected.name}: no row of this run is {line.implementation} {line.case}: {line.reason}"
+
+
 def _unrun(session: RunSession, config: pytest.Config, rows: Sequence[Row]) -> Iterator[str]:
     """What has no row, a line each."""
     if session.options.shard:

@@ -70,22 +70,27 @@ class RunSession:
             self.implementations = discovery.discover(
                 [*self.options.implementations, *_hooked(hook.pytest_ecornn_implementations(config=config))]
             )
-            self._origins = self._selected_cases(_hooked(hook.pytest_ecornn_case_sets(config=config)))
+            self._origins = self._selected_cases(config, _hooked(hook.pytest_ecornn_case_sets(config=config)))
             self.cases = list(self._origins)
         except (discovery.DiscoveryError, ValueError) as error:
             raise pytest.UsageError(str(error)) from error
-        self._check_names(config.invocation_params.dir)
+        self._check_names(config)
         self._scratch = None if worker else Scratch()
         self._shared = self._scratch.path if self._scratch else Path(worker["ecornn_shared"])
         self.lock, self.beside = (GpuTimingLock if share else MachineLock)(rows=self._shared), share.beside if share else ""
         self.lock.run, self.lock.patience = worker.get("ecornn_run", os.getpid()), Patience(self._shared / "waited")
         self.host_machine: dict[str, Any] = {}  # fingerprint of other hosts that run the rows
 
-    def _selected_cases(self, files: Sequence[Path]) -> dict[Case, Origin]:
+    def _selected_cases(self, config: pytest.Config, files: Sequence[Path]) -> dict[Case, Origin]:
         parse = state_dict.load(self.options.state_dict).case if self.options.state_dict else Case.parse
         origins: dict[Case, Origin] = {case: Origin() for text in self.options.cases for case in read_cases(text, parse)}
         for name in self.options.case_sets if not origins else ():
-            for case, origin in case_set(name, files).items():
+            try:
+                found = case_set(name, files)
+            except ValueError as error:
+                source = Options.declared()["case_sets"].source(config)
+                raise ValueError(f"{source}: {error}" if source.startswith("ecornn") else str(error)) from error
+            for case, origin in found.items():
                 origins[case] = origins.get(case, Origin()) + origin
         for device in self.options.devices:
             if not DEVICE.fullmatch(device):
@@ -110,15 +115,13 @@ class RunSession:
     def _origin_by_name(self) -> dict[str, Origin]:
         return {str(case): origin for case, origin in self._origins.items()}
 
-    def _check_names(self, directory: Path) -> None:
+    def _check_names(self, config: pytest.Config) -> None:
         for setting in ("only", "require", "baselines"):
             for name in getattr(self.options, setting):
                 if name not in self.implementations:
-                    flag = setting.removesuffix("s")
-                    raise pytest.UsageError(
-                        f"--ecornn-{flag}: unknown implementation {name!r}: expected one of {', '.join(self.implementations)}; "
-                        f"{discovery.hint(name, directory)}"
-                    )
+                    source, known = Options.declared()[setting].source(config), ", ".join(self.implementations)
+                    hint = discovery.hint(name, config.invocation_params.dir)
+                    raise pytest.UsageError(f"{source}: unknown implementation {name!r}: expected one of {known}; {hint}")
         try:
             self.options.limits.check([*self.implementations, *cells.names()])
         except ValueError as error:

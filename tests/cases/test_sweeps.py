@@ -56,7 +56,7 @@ def test_a_sweep_of_too_many_cases_is_refused_before_it_is_made() -> None:
 
 def test_a_file_has_a_case_or_a_sweep_a_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
-    path.write_text("# from the paper\n\nlstm-T2-B{1,2}-H4  # small\ngru-T1-B1-H8-training\n")
+    path.write_text("# from the paper\n\nlstm-T2-B{1,2}-H4\n  # small:\ngru-T1-B1-H8-training\n")
     names = ["lstm-T2-B1-H4-float32", "lstm-T2-B2-H4-float32", "gru-T1-B1-H8-float32-training"]
     assert list(map(str, read_cases(str(path), Case.parse))) == names
 
@@ -64,7 +64,7 @@ def test_a_file_has_a_case_or_a_sweep_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("# none\n", ": expected a case a line, got none"),
+        ("# none\n", ": expected lines that are no comments, got none"),
         ("lstm-T1-B1-H1\n\nlstm-T1-B{1-H1\n", ", line 3: 'lstm-T1-B{1-H1': expected each brace to have its other one"),
         ("lstm-T1-B{1,x}-H1\n", ", line 1: cannot read 'Bx' in case 'lstm-T1-Bx-H1'"),
     ],
@@ -72,15 +72,15 @@ def test_a_file_has_a_case_or_a_sweep_a_line(tmp_path: Path) -> None:
 def test_a_wrong_file_is_answered_with_its_line(text: str, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
     path.write_text(text)
-    with pytest.raises(ValueError, match="^" + re.escape(f"case file {path}{problem}")):
+    with pytest.raises(ValueError, match="^" + re.escape(f"{path}{problem}")):
         list(read_cases(str(path), Case.parse))
 
 
 def test_a_file_that_cannot_be_read_is_answered_with_its_path(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^case file absent\.txt: cannot be read \(No such file or directory\)"):
+    with pytest.raises(ValueError, match=r"^absent\.txt: cannot be read \(No such file or directory\)"):
         list(read_cases("absent.txt", Case.parse))
     (tmp_path / "latin.txt").write_bytes("gru-T1-B1-H1 # é".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"^case file .*latin\.txt: .*utf-8"):
+    with pytest.raises(ValueError, match=r"latin\.txt: cannot be read \(.*utf-8"):
         list(read_cases(str(tmp_path / "latin.txt"), Case.parse))
 
 

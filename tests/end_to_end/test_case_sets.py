@@ -62,7 +62,7 @@ def test_an_unknown_set_and_a_wrong_file_are_usage_errors(foreign: Foreign) -> N
 
 
 def test_a_sweep_and_a_file_of_cases_are_run_case_by_case(foreign: Foreign) -> None:
-    foreign.write("mine.txt", "# mine\ngru-T1-B{1,3}-H4  # small\n")
+    foreign.write("mine.txt", "# mine\ngru-T1-B{1,3}-H4\n")
     sweep = "lstm-T{1..2}-B1-H4"
     cases = ("--ecornn-case", sweep, "--ecornn-case", "mine.txt")
     foreign.run("--ecornn-verify", *cases, *ONE[:2], "-k", "test_fixed_case", *QUICK, check=0)
@@ -71,7 +71,7 @@ def test_a_sweep_and_a_file_of_cases_are_run_case_by_case(foreign: Foreign) -> N
     assert foreign.report()["run"]["settings"]["cases"] == f"{sweep}, mine.txt"
     for wrong, error in {
         "lstm-T1-B{1;3}-H4": "'lstm-T1-B{1;3}-H4': expected {a,b,c}, {a..b} (doubled from a to b) or {a..b..s}",
-        "no.txt": f"case file {foreign.path}/no.txt: cannot be read (No such file or directory)",
+        "no.txt": f"{foreign.path}/no.txt: cannot be read (No such file or directory)",
     }.items():
         done = foreign.run_here("--ecornn-verify", "--ecornn-case", wrong, check=4)
         assert f"ERROR: {error}" in done.stderr

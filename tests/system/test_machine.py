@@ -153,3 +153,43 @@ def test_a_worker_has_its_share_of_the_cores() -> None:
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+ARM = """\
+processor\t: 0
+BogoMIPS\t: 243.75
+CPU implementer\t: 0x41
+CPU part\t: 0xd40
+processor\t: 1
+CPU implementer\t: 0x41
+CPU part\t: 0xd4f
+processor\t: 2
+CPU implementer\t: 0x41
+CPU part\t: 0xd40
+"""
+X86 = "processor\t: 0\nmodel name\t: AMD EPYC 7R13 Processor\n"
+MAC = None  # has no /proc/cpuinfo
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "brand", "processor", "name"),
+    [
+        (X86, "another", "x86_64", "AMD EPYC 7R13 Processor"),
+        (ARM, "Neoverse-V1", "", "Neoverse-V1 (implementer 0x41 part 0xd40, implementer 0x41 part 0xd4f)"),
+        (ARM, None, "", "aarch64 (implementer 0x41 part 0xd40, implementer 0x41 part 0xd4f)"),
+        (MAC, "Apple M2 Pro", "arm", "Apple M2 Pro"),
+        (MAC, None, "arm", "arm"),
+        (MAC, None, "", "aarch64"),
+    ],
+)
+def test_a_processor_has_a_name_where_linux_gives_none(
+    cpuinfo: str | None, brand: str | None, processor: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brand is py-cpuinfo's: by lscpu on ARM, by sysctl on macOS."""
+    if cpuinfo is not None:
+        (tmp_path / "cpuinfo").write_text(cpuinfo)
+    monkeypatch.setattr(machine, "_CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "_benchmark_machine_info", lambda: {"cpu": {"brand_raw": brand} if brand else {}})
+    monkeypatch.setattr(platform, "processor", lambda: processor)
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert machine.fingerprint(tmp_path)["cpu"] == name

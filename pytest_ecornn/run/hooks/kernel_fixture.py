@@ -27,9 +27,11 @@ class KernelFixture:
         """folder: that the processes of the run share."""
         self._node, self._config = request.node, request.config
         marker = self._node.get_closest_marker("ecornn")
-        budget = self._config.getoption("--ecornn-budget")
-        is_typed = budget != Options.declared()["budget"].default
-        self._defaults: dict[str, Any] = {**({"budget": budget} if is_typed else {}), **(marker.kwargs if marker else {})}
+        declared = Options.declared()["budget"]
+        declared.take_ini(self._config)
+        budget = declared.raw(self._config)
+        own = {} if budget is declared.default else {"budget": budget}
+        self._defaults: dict[str, Any] = own | (marker.kwargs if marker else {})
         running: Any = self._config.pluginmanager.get_plugin("ecornn-running")
         self._lock: MachineLock = running.session.lock if running else MachineLock(rows=folder)
         self._lock.run = worker_input(self._config).get("ecornn_run", self._lock.run)

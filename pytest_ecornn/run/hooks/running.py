@@ -186,7 +186,8 @@ class RunPlugin:
         """Rows are shown by our own progress unless pytest was asked to be verbose."""
         is_ours = hasattr(report, "ecornn_row") or hasattr(report, "ecornn_unsupported")
         if is_ours and self._screen and self._screen.is_shown:
-            return report.outcome, "", report.outcome.upper()
+            outcome = "xfailed" if report.skipped and hasattr(report, "wasxfail") else report.outcome
+            return outcome, "", outcome.upper()
         return None
 
     # The report.
@@ -232,6 +233,8 @@ class RunPlugin:
             self._written.append(f"WARNING: no gate can use this report, as no row can be judged by it: {reason}")
         if not is_cut_short:
             self._written += proven.remarks(self.session, rows)
+        if not self._due and not is_cut_short:
+            self._written += proven.stale_lines(self.session, self._config, rows)
 
     def _reached_rows(self, rows: list[Row]) -> list[Row]:
         """Leaves out the refusals on cases of which an interrupted run has timed nothing, though others would run them."""
@@ -356,10 +359,10 @@ def _strangers(rows: journal.Journal, items: Iterable[CheckItem]) -> list[str]:
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Differences between two runs' set-up; a changed source is given by its implementation's name."""
-    names = [name for name in now if name != "sources" and before.get(name) != now[name]]
+    names = [name for name in {**now, **before} if name != "sources" and before.get(name) != now.get(name)]
     sources = before.get("sources", {})
     return [
-        *(f"{name}: {_words(before.get(name))} and {_words(now[name])}" for name in names),
+        *(f"{name}: {_words(before.get(name))} and {_words(now.get(name))}" for name in names),
         *(f"{name} has changed" for name, checksum in now["sources"].items() if sources.get(name, checksum) != checksum),
     ]
 

@@ -18,7 +18,7 @@ import torch
 from pytest_ecornn.contract import Case, Declared, Implementation, Unsupported
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.reference.precision import cudnn_precision, fp32_precision
-from pytest_ecornn.results.rows import AGAIN, Row, TensorError
+from pytest_ecornn.results.rows import AGAIN, EXPECTED, Row, TensorError
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.error_origin import describe_error, is_of_harness
 from pytest_ecornn.run.options import Options
@@ -102,11 +102,13 @@ class CheckItem:
         return self.session.support.refusal(self.implementation, self.case, self.is_drawn)
 
     def run(self) -> Row:
-        """The finished row. Ends the test by pytest.skip or pytest.fail where the row is skipped or failed."""
+        """The finished row. Ends the test by pytest.skip, pytest.xfail or pytest.fail where the row is skipped or failed."""
         row = self.session.current = self.finished()
         if row.status == "skipped":
             pytest.skip(row.reason)
-        if row.status == "failed":
+        if row.reason.startswith(EXPECTED):
+            pytest.xfail(row.reason.partition("\n")[0])
+        if row.status == "failed":  # as every failure is with --runxfail
             pytest.fail(row.reason, pytrace=False)
         return row
 
@@ -136,7 +138,7 @@ class CheckItem:
         row.reason = f"{self.implementation.name} is required, but skipped: {reason}" if is_required else str(reason)
 
     def _run(self, row: Row) -> Row:
-        start, exits, tools = time.perf_counter(), ExitGuard(), MonkeypatchGuard()
+        start, exits, tools, is_judged = time.perf_counter(), ExitGuard(), MonkeypatchGuard(), True
         try:
             self._check_device()
             self._check_kernels()
@@ -156,16 +158,20 @@ class CheckItem:
             for asked in asking.accesses:
                 raise self.failure(f"expected it to use its arguments alone, but it asked for {asked}")
         except (SkipCheck, Unsupported) as reason:
+            is_judged = False
             self._skip(row, reason)
             if row.status == "failed":
                 self.fail(row, CheckFailed(row.reason))
         except CheckFailed as failure:
+            is_judged = not isinstance(failure, NotRun)
             self.fail(row, self.examined(failure))
         except UnrecoverableError as fault:
             self.fail(row, CheckFailed(str(fault), self.session.process.words.case))
             self.session.process.is_spoilt = True
         self._check_context(row)
         self._note_kernels(row, tools)
+        if is_judged:
+            self.expect(row)
         if row.status != "passed":
             row.timing = row.replay = None
         row.seconds = time.perf_counter() - start
@@ -178,6 +184,17 @@ class CheckItem:
         if not isinstance(failure, NotRun):
             is_timed = failure.is_timed or self.session.process.words.is_timed
             row.reason += f"{AGAIN}{self.rerun(failure.case, is_timed, failure.earlier)}"
+
+    def expect(self, row: Row) -> None:
+        """Applies --ecornn-xfail to a row that ran: a failure says that it is expected, and what passed instead has failed."""
+        expected = self.session.options.xfail
+        if expected is None or (line := expected.of(row)) is None:
+            return
+        if row.status == "failed":
+            row.reason = f"{EXPECTED}{line.reason}\n{row.reason}"
+            return
+        row.status, said = "failed", f"expected to fail, as {expected.name} says: {line.reason}"
+        row.reason = f"{self.implementation.name} on {row.case}: {said}, but passed: take the line out"
 
     def examined(self, failure: CheckFailed) -> CheckFailed:
         """The failure, with how it repeats: always, now and then, or after other cases."""

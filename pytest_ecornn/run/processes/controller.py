@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScheduling
 
+from pytest_ecornn.results.rows import EXPECTED
 from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.run.session import RunSession
 from pytest_ecornn.system import faults, memory
@@ -103,6 +104,9 @@ class XdistController:
             report.longrepr, report.location = reason, (*report.location[:2], crashitem.rpartition("::")[2])
             row = item.empty_row()
             row.status, row.reason = "failed", reason
+            item.expect(row)
+            if row.reason.startswith(EXPECTED):
+                report.outcome, report.wasxfail = "skipped", row.reason.partition("\n")[0]
             report.ecornn_row = row.as_dict()
 
 

@@ -193,6 +193,7 @@ def controller(tmp_path: Path) -> XdistController:
         case=samples.CASE,
         rerun=lambda case, timed: rerun_command("mine", [case], is_timed=timed),
         empty_row=lambda: SimpleNamespace(as_dict=dict),
+        expect=lambda row: None,
     )
     session = SimpleNamespace(shared_folder=tmp_path, options=options, implementations={}, item=lambda nodeid: item)
     return XdistController(session)  # type: ignore[arg-type]
