@@ -15,6 +15,8 @@ from pytest_ecornn.kernels.conduct import PROPERTIES, Subject
 from pytest_ecornn.kernels.reference import FunctionReference
 from pytest_ecornn.kernels.report import KernelReport, WrongKernel
 from pytest_ecornn.results.rows import Row, TensorError
+from pytest_ecornn.system import faults
+from pytest_ecornn.system.error_line import error_line
 from pytest_ecornn.verification.calls import PoisonedAllocations, WrongResult
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, everything
@@ -95,7 +97,7 @@ def _wrong(candidate: Function, expected: FunctionReference, row: Row, worst: di
         yield str(wrong)
         return
     except Exception as error:
-        yield f"expected a result, got {type(error).__name__}: {error}"
+        yield f"expected a result, got {error_line(error)}"
         return
     for one in checks:
         counts = row.uninformative if one.status == "uninformative" else row.informative
@@ -120,7 +122,10 @@ def _broken(subject: Subject, skip: Mapping[str, str], row: Row) -> Iterator[str
         except WrongResult as wrong:
             message = str(wrong)
         except Exception as error:
-            message = f"it raised {type(error).__name__}: {error}"
+            if lost := faults.unrecoverable_reason(error, str(subject.arguments.device)):
+                yield f"{name} is broken: {description}; but {lost}; nothing more can run in this process"
+                return
+            message = f"it raised {error_line(error)}"
         if message:
             yield f"{name} is broken: {description}; but {message}; skip={{{name!r}: reason}} leaves it out"
         row.informative[name] = row.informative.get(name, 0) + 1

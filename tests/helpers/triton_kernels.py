@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -13,9 +11,7 @@ TILE = 64
 
 
 @triton.jit
-def _matmul_kernel(
-    a: Any, b: Any, c: Any, m: Any, n: Any, k: Any, am: Any, ak: Any, bk: Any, bn: Any, tile: tl.constexpr, last: tl.constexpr
-) -> None:
+def _matmul_kernel(a, b, c, m, n, k, am, ak, bk, bn, tile: tl.constexpr, last: tl.constexpr):  # type: ignore[no-untyped-def]
     """One tile of C a program. last: how much of the last tile of k is left out."""
     rows = tl.program_id(0) * tile + tl.arange(0, tile)
     columns = tl.program_id(1) * tile + tl.arange(0, tile)
@@ -41,7 +37,7 @@ def matmul(a: Tensor, b: Tensor, last: int = 0) -> Tensor:
 
 
 @triton.jit
-def _softmax_kernel(x: Any, y: Any, width: Any, between: Any, element: Any, block: tl.constexpr, short: tl.constexpr) -> None:
+def _softmax_kernel(x, y, width, between, element, block: tl.constexpr, short: tl.constexpr):  # type: ignore[no-untyped-def]
     """A row a program. short: how many columns at its end are not read."""
     row, columns = tl.program_id(0).to(tl.int64), tl.arange(0, block)
     values = tl.load(x + row * between + columns * element, mask=columns < width - short, other=-float("inf")).to(tl.float32)
