@@ -126,7 +126,7 @@ class BackendChooser:
         if lengths is not None:  # its choice depends on no other call
             return self.short.get(module, x, hx, lengths)
         has_grad = torch.is_grad_enabled()
-        if has_grad and x.shape in self._first_passes:
+        if has_grad and self._first_passes and x.shape in self._first_passes:
             return None  # it may compute that one again
         call = self.short.get(module, x, hx, None)
         if call is not None and not has_grad and module.training and self.on_cpu is None:

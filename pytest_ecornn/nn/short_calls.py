@@ -11,7 +11,8 @@ from operator import is_
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, get_num_threads, is_grad_enabled, nn
+from torch._C import _get_deterministic_algorithms
 from torch.autograd import forward_ad
 
 from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, wants_gradient
@@ -56,24 +57,28 @@ class ShortCalls:
         self._calls: dict[Hashable, ShortCall | Literal["never"] | None] = {}  # None: one of that kind was made
         self._zeros: dict[Hashable, Any] = {}
         self._weights: list[Tensor] = []  # the module's parameters that all of them run on
+        self._last: tuple[Hashable, ShortCall] | None = None  # settings of the last call, and its short form
 
     def clear(self) -> None:
         self._calls.clear()
         self._zeros.clear()
-        self._weights = []
+        self._weights, self._last = [], None
 
     def get(self, module: Any, x: Tensor, hx: Any, lengths: Tensor | None) -> ShortCall | None:
         """The short form of a call, or None where it has none, or none yet."""
         if not self._calls:
             return None
-        call = self._calls.get(_key(module, x, hx, lengths))
-        if type(call) is not ShortCall:
-            return None
-        weights = self._weights
+        weights, settings = self._weights, _settings(module, x, hx, lengths)
         if not all(map(is_, weights, map(module._parameters.get, module._flat_weights_names))):
             self.clear()  # others have taken the place of its parameters
             return None
-        return call if call.is_for(_given(x, hx, lengths), weights) else None
+        if (last := self._last) is not None and last[0] == settings and last[1].is_for(_given(x, hx, lengths), weights):
+            return last[1]  # whose guard knows x's shape
+        call = self._calls.get((settings, x.shape, x.requires_grad))
+        if type(call) is not ShortCall or not call.is_for(_given(x, hx, lengths), weights):
+            return None
+        self._last = settings, call
+        return call
 
     def add(self, module: Any, x: Tensor, hx: Any, lengths: Tensor | None, choice: Choice) -> None:
         """Adds the short form of a call that has been made, at the second of its kind."""
@@ -85,7 +90,8 @@ class ShortCalls:
             self.clear()
             self._weights = list(weights)
         missing: Any = object()
-        key, states, given = _key(module, x, hx, lengths), _states_of(hx), _given(x, hx, lengths)
+        key = _settings(module, x, hx, lengths), x.shape, x.requires_grad
+        states, given = _states_of(hx), _given(x, hx, lengths)
         if (earlier := self._calls.get(key, missing)) is missing:
             if len(self._calls) >= _MAX_CALLS:
                 self._calls.clear()
@@ -125,12 +131,11 @@ def _given(x: Tensor, hx: Any, lengths: Tensor | None) -> tuple[Tensor, ...]:
     return (x, *states) if lengths is None else (x, *states, lengths)
 
 
-def _key(module: Any, x: Tensor, hx: Any, lengths: Tensor | None) -> Hashable:
-    """A key of calls of one kind. The guard checks layouts, dtypes, devices and gradients' needs of all tensors."""
+def _settings(module: Any, x: Tensor, hx: Any, lengths: Tensor | None) -> Hashable:
+    """What equal calls have alike. The guard checks layouts, dtypes, devices, gradients' needs and autocast of all tensors."""
     return (
-        x.shape, type(hx), lengths is None, x.requires_grad, module.training, module.dropout, module.batch_first,
-        torch.is_grad_enabled(), torch._C._is_any_autocast_enabled(), torch._C._get_deterministic_algorithms(),
-        _rnn_precision(), torch.get_num_threads(),
+        type(hx), lengths is None, module.training, module.dropout, module.batch_first, is_grad_enabled(),
+        _get_deterministic_algorithms(), get_num_threads(), x.is_cuda and _rnn_precision(),
     )  # fmt: skip
 
 
@@ -221,8 +226,8 @@ def _fused_call(module: Any, x: Tensor, trains: bool) -> Callable[..., Any]:
 
     weights, options = _with_biases(module), (module.mode.lower(), module.batch_first, module.bidirectional)
     if not trains and ShortRun.is_for(x) and all(map(Tensor.is_contiguous, module._flat_weights)):
-        short = ShortRun(options[0], module.hidden_size, x, *options[1:], len(weights) // len(PARAMETERS))
-        return lambda module, x, hx: short(x, hx, weights)
+        tracks = [tuple(weights[at : at + len(PARAMETERS)]) for at in range(0, len(weights), len(PARAMETERS))]
+        return ShortRun(options[0], module.hidden_size, x, *options[1:], tracks)
 
     def call(module: Any, x: Tensor, hx: Any) -> Any:
         output, *final = run(x, _states_of(hx), weights, None, *options)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn.utils.rnn import pack_sequence
 
 from pytest_ecornn import nn as own
+from pytest_ecornn.verification.calls import PoisonedAllocations
 
 CELLS = ("LSTM", "GRU", "RNN")
 
@@ -72,6 +75,62 @@ def test_repeated_calls_see_every_change_of_weights(cell: str) -> None:
                 else:
                     weight.copy_(values)
                 other.copy_(values)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@torch.no_grad()
+def test_repeated_calls_heed_modes_and_other_inputs(cell: str) -> None:
+    module, reference = pair(cell, 4, 8, dtype=torch.float32)
+    x, h = torch.randn(1, 1, 4), torch.randn(1, 1, 8)
+    hx = (h, h + 1) if cell == "LSTM" else h
+
+    def expect_alike(**given: Any) -> None:
+        torch.testing.assert_close(flat(module(**given)), flat(reference(**given)), rtol=0, atol=1e-6)
+
+    def repeat() -> None:
+        for _ in range(3):
+            expect_alike(input=x, hx=hx)
+
+    repeat()
+    with pytest.raises(ValueError, match="autocast"), torch.autocast("cpu", torch.bfloat16):
+        module(x, hx)
+    with pytest.raises(ValueError, match="transforms"):
+        torch.vmap(lambda one: module(one, hx)[0])(x[None])
+    with pytest.raises(ValueError, match="forward-mode"), forward_ad.dual_level():
+        module(x, hx)
+    repeat()
+    for given in (x[:, :0], x.repeat(3, 1, 1), x.expand(1, 2, 4)[:, :1], x.double().float()):
+        for _ in range(2):
+            expect_alike(input=given)
+            repeat()
+    for wrong in ((h, None), (h, h, h), h[0], h.double()):
+        with pytest.raises(Exception) as expected:  # noqa: PT011 - whatever torch.nn raises
+            reference(x, wrong)
+        with pytest.raises(expected.type):
+            module(x, wrong)
+    with torch.enable_grad():
+        repeat()
+        assert module(x, hx)[0].requires_grad
+    module.requires_grad_(False)
+    repeat()
+
+
+@torch.no_grad()
+def test_a_mode_sees_what_repeated_calls_allocate() -> None:
+    module, _ = pair("LSTM", 4, 8, dtype=torch.float32)
+    for mode in (nullcontext(), PoisonedAllocations(), nullcontext()):
+        for _ in range(3):  # the third call is a short one
+            with mode:
+                output, _ = module(torch.randn(1, 1, 4))
+            assert output.isfinite().all()
+    short = [one.run for one in module._chooser.short._calls.values()]
+    assert [type(one).__name__ for one in short] == ["ShortRun"]
+    with PoisonedAllocations():
+        for _ in range(3):
+            module(torch.randn(1, 1, 4))
+        (short_run,) = (one.run for one in module._chooser.short._calls.values())
+        assert short_run._new_output().isnan().all()
+    assert not module(torch.randn(1, 1, 4))[0].isnan().any()
 
 
 @pytest.mark.parametrize("cell", CELLS)
