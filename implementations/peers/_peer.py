@@ -55,10 +55,10 @@ class ScanPipeline(NamedTuple):
 
     def compiled(self) -> ScanPipeline:
         """Returns a copy whose torch parts are compiled at the first call; the scan is a kernel already."""
-        return self._replace(prepare=_compiled(self.prepare), finish=_compiled(self.finish))
+        return self._replace(prepare=compiled_copy(self.prepare), finish=compiled_copy(self.finish))
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled_copy(function: Callable[..., Any]) -> Callable[..., Any]:
     """A copy, as torch counts how often it compiles a piece of code, of whatever layer, and soon gives up.
 
     Without torch's warnings while it compiles: of precisions that were chosen, of tensors that it looks at.

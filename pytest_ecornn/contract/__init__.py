@@ -331,7 +331,8 @@ class Implementation(ABC):
     too, only inference runs, and an own one runs only where it is named. `deterministic` claims that calls agree bit for bit.
     `supported` lists the cases that run, which `unsupported` may narrow, by size for instance; one of them must be there.
     `takes_resets` says that layers take a mask of resets; `times_in_build` that `build` times something, alone on the machine;
-    `costly_shapes` that each new shape is compiled for seconds: drawn cases then have few shapes, and no boundary sizes.
+    `costly_shapes` that each new shape is compiled for seconds: drawn cases then have few shapes, and no boundary sizes;
+    `runs_unnamed`, where False, that an own one runs only where it is named.
     `delegate` names the implementation that one which chooses runs, "" of any other; like the declarations it may change in
     `build`.
     """
@@ -348,6 +349,7 @@ class Implementation(ABC):
     takes_resets: bool = False
     times_in_build: bool = False
     costly_shapes: bool = False
+    runs_unnamed: bool = True
     delegate: str = ""
 
     @property

@@ -63,7 +63,7 @@ class ImplementationInfo:
     @property
     def is_run_unnamed(self) -> bool:
         """Whether a run has it without its name: an own one that rounds weights computes another function than its rivals."""
-        return not self.is_own or self.cls.weight_rounding == "none"
+        return not self.is_own or (self.cls.runs_unnamed and self.cls.weight_rounding == "none")
 
     def nearest_supported(self, case: Case, refusal: Refusal) -> Case | None:
         """As `strategies.nearest_supported`. Another's sources are read for sizes, too; own ones run any."""
@@ -282,7 +282,7 @@ def _missing_attributes(kind: type[Implementation]) -> list[str]:
         missing.append("deterministic (True or False)")
     missing += [
         f"{name} (True or False)"
-        for name in ("takes_resets", "times_in_build", "costly_shapes")
+        for name in ("takes_resets", "times_in_build", "costly_shapes", "runs_unnamed")
         if not isinstance(getattr(kind, name), bool)
     ]
     return missing

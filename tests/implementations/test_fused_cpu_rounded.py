@@ -57,6 +57,6 @@ def test_training_and_weights_that_int8_does_not_have_are_refused() -> None:
     assert own.refusal(replace(CASE, dtype="float64")) == "runs float32, bfloat16, float16, not float64"
 
 
-def test_own_rounded_implementations_run_where_they_are_named() -> None:
+def test_own_implementations_that_round_or_compile_for_long_run_where_they_are_named() -> None:
     unnamed = [name for name, one in discover([]).items() if not one.is_run_unnamed]
-    assert unnamed == ["fused_cpu_bf16", "fused_cpu_int8"]
+    assert unnamed == ["fused_cpu_bf16", "fused_cpu_int8", "torch_compile_cpu"]

@@ -16,6 +16,7 @@ from pytest_ecornn.implementations.peers import flashrnn
 from pytest_ecornn.implementations.peers.flashrnn import FlashRnn
 from pytest_ecornn.implementations.peers.onnxruntime import OnnxRuntime
 from pytest_ecornn.implementations.peers.torch_cell_loop import TorchCellLoop
+from pytest_ecornn.implementations.peers.torch_compile_cpu import TorchCompileCpu
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from pytest_ecornn.implementations.row_major_gpu import RowMajorGpu
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
@@ -122,6 +123,12 @@ lstm-T1073741824-B1-H1-float16-cuda-density0.1 T and G * B * H must be below 2^3
 lstm-T3-B2-H4-float64-training
 lstm-T3-B2-H4-float16 *float16*
 gru-T3-B2-H4-float32-density0.3-training torch.nn computes dense gradients of sparse recurrent weights
+""",
+    TorchCompileCpu: """
+lstm-T3-B2-H4-float64 runs float32, not float64
+lstm-T3-B2-H4-float32-training runs inference, not training
+gru-T3-B2-H4-float32-ragged *ragged*
+mingru-T3-B2-H4-float32 runs rnn_tanh, rnn_relu, lstm, gru, not mingru
 """,
     TransposedGpu: """
 lstm-T5-B3-H9-float32-training runs on a CUDA device

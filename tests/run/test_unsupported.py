@@ -115,6 +115,7 @@ def test_a_first_run_has_few_items(foreign: Foreign) -> None:
     assert len(names) < 160
     assert "fused_cpu-" in str(names)
     assert "fused_cpu_int8" not in str(names), "what rounds weights is named, or does not run"
+    assert "torch_compile_cpu" not in str(names), "what compiles for long too"
     assert f"rows unsupported, an item for each of {len(grouped)} implementations" in done.stdout
 
 

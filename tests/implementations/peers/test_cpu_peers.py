@@ -11,8 +11,10 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations.peers import _peer, onnxruntime
 from pytest_ecornn.implementations.peers.onnxruntime import OnnxRuntime
+from pytest_ecornn.implementations.peers.torch_compile_cpu import TorchCompileCpu
 from pytest_ecornn.run.discovery import discover
 from pytest_ecornn.verification.verification import Candidate, failure_message
+from tests.helpers.requirements import needs_compiler
 
 PACKAGES = {"torch_cell_loop": ("torch",), "onnxruntime": ("onnx", "onnxruntime"), "jax_cpu": ("jax",)}
 INFERRED = (
@@ -38,6 +40,11 @@ INFERRED_BY_JAX = (
     "gru-T9-B4-I3-H17-L2-float32-batchfirst-state-strided",
     "gru-T7-B2-H8-float32-density0.3-saturated",
 )
+COMPILED = (
+    "lstm-T6-B3-I7-H12-L2-float32-bidirectional-batchfirst-state-strided",
+    "gru-T1-B1-H8-float32-nobias",
+    "rnn_relu-T3-B2-H4-float32-density0.3-nan",
+)
 JUDGED = {"torch_cell_loop": (*INFERRED, *TRAINED), "onnxruntime": INFERRED, "jax_cpu": INFERRED_BY_JAX}
 
 
@@ -48,6 +55,20 @@ def test_the_layer_passes_the_tolerance_rule(name: str, case: str) -> None:
         pytest.skip(f"needs {' and '.join(missing)}, of the extra [peers-cpu]")
     candidate = Candidate.build(name, implementation, Case.parse(case))
     assert failure_message(name, candidate.case, candidate.verify()) == ""
+
+
+@needs_compiler
+@pytest.mark.test_all
+@pytest.mark.parametrize("case", COMPILED)
+def test_what_torch_compiles_passes_the_tolerance_rule(case: str) -> None:
+    candidate = Candidate.build("torch_compile_cpu", TorchCompileCpu, Case.parse(case))
+    assert failure_message("torch_compile_cpu", candidate.case, candidate.verify()) == ""
+
+
+def test_an_absent_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    reason = TorchCompileCpu().refusal(Case.parse("lstm-T3-B2-H4-float32"))
+    assert reason == "needs no-such-compiler, by which torch.compile compiles"
 
 
 def test_absent_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
