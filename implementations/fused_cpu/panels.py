@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -30,6 +30,7 @@ from pytest_ecornn.implementations._cpu.memory import (
 from pytest_ecornn.implementations.fused_cpu.layout import DEPTH, PANEL
 
 _PANEL = ir.Constant(BITS[64], PANEL)
+_SUM_BITS = 8 * 8 * (64 if binding.get_host_cpu_features().get("avx512f") else 32)  # of eight registers
 
 
 def _product(rows: int) -> Any:
@@ -51,8 +52,8 @@ def _product(rows: int) -> Any:
         element, kind = weights.dtype, computed(weights.dtype)
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            # Eight vectors of 32 bytes hold the sums: fewer would wait for each other, and more would not fit beside the rest.
-            lanes = min(PANEL, 8 * 32 * 8 // kind.bitwidth // max(rows, 2))
+            # Eight registers hold the sums: fewer would wait for each other, and more would not fit beside the rest.
+            lanes = min(PANEL, _SUM_BITS // kind.bitwidth // max(rows, 2))
             for start in range(0, PANEL, lanes):
                 _emit(builder, element, kind, args, rows, start, lanes)
             return context.get_dummy_value()

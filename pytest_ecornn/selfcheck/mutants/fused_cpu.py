@@ -161,12 +161,12 @@ class ScaleOfTheMatrix(ChangedFusedCpu):
 
 @mutant("equivalence: output", cell="gru")
 class ScalesOfTheFirstOutputs(ChangedFusedCpu):
-    """Each part of a panel has the scales of its first outputs."""
+    """Each panel has the scales of the first."""
 
     weight_rounding = "int8"
     file = "panels.py"
-    text = "load_part(kind, scales, ir.Constant(word, 0))"
-    replacement = "load_lanes(builder, kind, scales, ir.Constant(word, 0), lanes)"
+    text = "own_scales = at(scales, panel * PANEL)"
+    replacement = "own_scales = at(scales, 0)"
 
 
 @mutant("equivalence: output", cell="gru")
