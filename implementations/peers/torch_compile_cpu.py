@@ -1,6 +1,7 @@
 """LSTM, GRU and RNN on a CPU by torch.compile: torch's scan over the cell's equations, compiled for each shape. Inference.
 
 torch.compile calls torch.nn's modules as they are. To compile a shape takes some ten seconds, so this runs where it is named.
+A loop of many steps would be compiled for minutes.
 Source: torch's higher-order operator scan.
 """
 
@@ -21,6 +22,8 @@ from pytest_ecornn.implementations._common import torch_nn
 from pytest_ecornn.implementations._common.noted import Noted
 from pytest_ecornn.implementations._common.recurrent_problem import NN_CELLS, PARAMETERS
 from pytest_ecornn.implementations.peers._peer import compiled_copy
+
+_MOST_UNROLLED = 4  # steps up to which a plain loop is compiled: a single one takes two thirds of the scan's time
 
 
 class TorchCompileCpu(Noted):
@@ -76,5 +79,12 @@ def _scan(
         return new, new[0].clone()  # scan's results share no memory
 
     gates = linear(x.transpose(0, 1) if batch_first else x, w_ih, b_ih)
-    final, outputs = scan(step, first, gates, reverse=reverse)
+    if len(gates) > _MOST_UNROLLED:
+        final, outputs = scan(step, first, gates, reverse=reverse)
+    else:
+        final, listed = first, []
+        for one in gates.unbind(0)[:: -1 if reverse else 1]:
+            final, output = step(final, one)
+            listed.append(output)
+        outputs = torch.stack(listed[::-1] if reverse else listed)
     return outputs.transpose(0, 1) if batch_first else outputs, *final
