@@ -94,6 +94,7 @@ def random_gradients(seed: int) -> Incoming:
 
     def incoming(name: str, output: Tensor) -> Tensor:
         steps = torch.randint(-128, 128, output.shape, generator=generator(seed, f"incoming {name}"))
+        steps += steps >= 0  # no zero: of a loss, one would be the only one
         return steps.to(output.device, output.dtype) / 64
 
     return incoming

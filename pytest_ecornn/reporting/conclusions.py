@@ -163,8 +163,9 @@ def _others(rows: list[Row]) -> str:
 def _noise(rows: list[Row]) -> Iterator[str]:
     """Noise floor that each control measured, in a line."""
     for row in rows:
-        if row.kind == "control" and row.timing is not None:
-            columns = {name: timing for column, name in standing.COLUMNS.items() if (timing := standing.timing(row, column))}
+        if row.kind == "control" and row.timing and row.timing.against:
+            timings = ((name, standing.timing(row, column)) for column, name in standing.COLUMNS.items())
+            columns = {name: timing for name, timing in timings if timing and timing.against}
             floors = [f"{name} {_floor(timing)}" if row.replay else _floor(timing) for name, timing in columns.items()]
             is_same = all(timing.against[0].verdict == "same" for timing in columns.values())
             doubt = "" if is_same else ": differences as small are this run's noise"

@@ -318,6 +318,14 @@ def test_a_control_is_the_noise_floor_and_no_row_of_a_table() -> None:
     assert tables(text) == tables(without)
 
 
+def test_a_control_whose_second_build_was_not_captured_has_no_device_only_noise() -> None:
+    control = row("torch_cpu", CASES[0], "control", timing=timing(10.0, {"torch_cpu": 10.0}), replay=timing(9.0, {}))
+    (line,) = Conclusions.of_rows([control], {}, "pytest").counts[1:]
+    assert line.startswith("noise floor: torch_cpu against itself on lstm-")
+    assert "device only" not in line
+
+
+
 def test_summary_counts_rows_and_verdicts() -> None:
     lines = concluded(sample_rows(), {UNPROVEN}).counts
     assert lines[0] == (
