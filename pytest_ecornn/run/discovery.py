@@ -59,10 +59,13 @@ class ImplementationInfo:
     path: Path
     cli_option: str = ""
     is_own: bool = False
+    is_former: bool = False  # of another revision
 
     @property
     def is_run_unnamed(self) -> bool:
         """Whether a run has it without its name: an own one that rounds weights computes another function than its rivals."""
+        if self.is_former:
+            return False
         return not self.is_own or (self.cls.runs_unnamed and self.cls.weight_rounding == "none")
 
     def nearest_supported(self, case: Case, refusal: Refusal) -> Case | None:
@@ -179,12 +182,17 @@ def load_copy(implementation: ImplementationInfo) -> ImplementationInfo | None:
     """The implementation from modules loaded anew, which no call has changed; None where they cannot be loaded twice."""
     if not implementation.cli_option:
         return None
-    package = _package_of(home(implementation.path), f"_copy{next(_copies)}")
     try:
-        module = _import_guarded(partial(_load, implementation.path, package), implementation.path)
-        return _extract_implementation(module, implementation.path, implementation.cli_option)
+        return load_from(implementation.path, implementation, f"_copy{next(_copies)}")
     except DiscoveryError:
         return None
+
+
+def load_from(file: Path, implementation: ImplementationInfo, suffix: str) -> ImplementationInfo:
+    """An implementation as a file has it, in modules of its own. Raises DiscoveryError."""
+    package = _package_of(home(file), suffix)
+    module = _import_guarded(partial(_load, file, package), file)
+    return _extract_implementation(module, file, implementation.cli_option)
 
 
 def _package_of(folder: Path, suffix: str = "") -> str:

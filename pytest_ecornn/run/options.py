@@ -234,8 +234,10 @@ def _limits(option: Option, config: pytest.Config) -> Thresholds:
     has_report, typed = config.getoption("--ecornn-compare"), option.raw(config)
     if has_report and not config.getoption("--ecornn-bench"):
         raise pytest.UsageError("--ecornn-compare compares times: expected --ecornn-bench beside it")
-    if typed and not has_report:
-        raise pytest.UsageError(f"{option.flag} expected --ecornn-compare FILE beside it, to be slower than")
+    if typed and not (has_report or config.getoption("--ecornn-against")):
+        raise pytest.UsageError(
+            f"{option.flag} expected --ecornn-compare FILE or --ecornn-against REV beside it, to be slower than"
+        )
     for source, texts in (("ecornn_fail_slower", config.getini("ecornn_fail_slower")), (option.flag, typed)):
         try:
             Thresholds(texts)
@@ -248,6 +250,12 @@ def _strict(option: Option, config: pytest.Config) -> bool:
     if option.raw(config) and not config.getoption("--ecornn-compare"):
         raise pytest.UsageError(f"{option.flag} expected --ecornn-compare FILE beside it, to be strict about")
     return bool(option.raw(config) or config.getini("ecornn_strict"))
+
+
+def _against(option: Option, config: pytest.Config) -> Any:
+    if option.raw(config) and config.getoption("--ecornn-verify") and not config.getoption("--ecornn-bench"):
+        raise pytest.UsageError(f"{option.flag} compares times: expected --ecornn-bench beside it")
+    return option.raw(config)
 
 
 def _isolate(option: Option, config: pytest.Config) -> bool:
@@ -493,6 +501,17 @@ class Options:
         parse=_path,
         is_demand=True,
     )
+    against: str | None = option(
+        "--ecornn-against",
+        COMPARISON,
+        "Time each implementation of a file of yours in turn with that of a git revision or a folder, as NAME@REV, and fail "
+        "where it is slower; functions of the fixture ecornn too. What is unchanged is not timed twice.",
+        metavar="REV",
+        parse=_against,
+        setup=str,
+        is_demand=True,
+        modes=(Mode.RUN, Mode.TESTS),
+    )
     limits: Thresholds = option(
         "--ecornn-fail-slower",
         COMPARISON,
@@ -505,6 +524,7 @@ class Options:
         parse=_limits,
         unset=Thresholds(),
         is_demand=True,
+        modes=(Mode.RUN, Mode.TESTS),
     )
     strict: bool = option(
         "--ecornn-strict",

@@ -29,6 +29,7 @@ from pytest_ecornn.run.items.items import CheckItem, NamedCaseItem, build_and_co
 from pytest_ecornn.run.measured_ceilings import MeasuredCeilings
 from pytest_ecornn.run.options import DEFAULT_BASELINES, Options, default_baselines
 from pytest_ecornn.run.process import WorkerProcess, worker_input
+from pytest_ecornn.run.revisions import NotThere, Revision
 from pytest_ecornn.run.suites import kind_of_node, label_of_node
 from pytest_ecornn.run.support import Support
 from pytest_ecornn.system import faults, memory
@@ -77,6 +78,8 @@ class RunSession:
         self._check_names(config)
         self._scratch = None if worker else Scratch()
         self._shared = self._scratch.path if self._scratch else Path(worker["ecornn_shared"])
+        self.revision = self._revision(config)
+        self._former = self._implementations_of_revision()
         self.lock, self.beside = (GpuTimingLock if share else MachineLock)(rows=self._shared), share.beside if share else ""
         self.lock.run, self.lock.patience = worker.get("ecornn_run", os.getpid()), Patience(self._shared / "waited")
         self.host_machine: dict[str, Any] = {}  # fingerprint of other hosts that run the rows
@@ -126,6 +129,37 @@ class RunSession:
             self.options.limits.check([*self.implementations, *cells.names()])
         except ValueError as error:
             raise pytest.UsageError(f"--ecornn-fail-slower: {error}") from error
+
+    def _revision(self, config: pytest.Config) -> Revision | None:
+        if self.options.against is None:
+            return None
+        try:
+            return Revision(self.options.against, config.invocation_params.dir, self._shared / "against")
+        except pytest.UsageError:
+            self.close()
+            raise
+
+    def _implementations_of_revision(self) -> dict[str, ImplementationInfo | str]:
+        """Each selected implementation as the revision has it, or why it is not timed."""
+        former: dict[str, ImplementationInfo | str] = {}
+        for one in self.selected if self.revision else ():
+            try:
+                former[one.name] = self._of_revision(one)
+            except (NotThere, discovery.DiscoveryError) as reason:
+                former[one.name] = f"not compared with {self.revision.label if self.revision else ''}: {reason}"
+        return former
+
+    def _of_revision(self, implementation: ImplementationInfo) -> ImplementationInfo:
+        assert self.revision is not None
+        if implementation.is_own:
+            raise NotThere("its operators cannot be loaded twice; see suites.checkouts")
+        suffix, label = f"_at_{self.revision.folder.name}", self.revision.label
+        found: ImplementationInfo = self.revision.load(
+            implementation.path, lambda file: discovery.load_from(file, implementation, suffix)
+        )
+        former = replace(found, name=f"{implementation.name}@{label}", is_former=True)
+        self.implementations[former.name] = former
+        return former
 
     @property
     def devices(self) -> list[str]:
@@ -242,6 +276,15 @@ class RunSession:
             raise pytest.UsageError(str(error)) from error
 
     def baselines(self, implementation: ImplementationInfo, case: Case) -> tuple[list[Candidate], list[str]]:
+        """The implementations to compare with, its own former revision last; and why others are absent."""
+        candidates, missing = self._asked_baselines(implementation, case)
+        former = self._former.get(implementation.name)
+        one = self.verified(former.name, case) if isinstance(former, ImplementationInfo) else former
+        if isinstance(one, Candidate):
+            return [*candidates, one], missing
+        return candidates, [*missing, one] if one else missing
+
+    def _asked_baselines(self, implementation: ImplementationInfo, case: Case) -> tuple[list[Candidate], list[str]]:
         """The implementations to compare with, built and verified, never the candidate itself; and why others are absent."""
         if self.options.baselines:
             verified = [self.verified(name, case) for name in self.options.baselines if name != implementation.name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run.hooks.kernel_rows import ROWS
 from pytest_ecornn.run.options import Options
 from pytest_ecornn.run.process import worker_input
+from pytest_ecornn.run.revisions import NotThere, Revision
 from pytest_ecornn.system.locking import MachineLock
 
 
@@ -25,7 +26,7 @@ class KernelFixture:
 
     def __init__(self, request: pytest.FixtureRequest, folder: Path):
         """folder: that the processes of the run share."""
-        self._node, self._config = request.node, request.config
+        self._node, self._config, self._folder = request.node, request.config, folder
         marker = self._node.get_closest_marker("ecornn")
         declared = Options.declared()["budget"]
         declared.take_ini(self._config)
@@ -45,22 +46,44 @@ class KernelFixture:
     def compare(self, functions: Mapping[str, Function], make_inputs: Any, **options: Any) -> KernelReport:
         """`pytest_ecornn.compare`, in turn with the run's other processes."""
         options = {"name": self._node.name, "lock": self._lock, **self._options("draws", "skip"), **options}
-        report = self._added(lambda: comparing.compare(functions, make_inputs, **options))
+        former, notes = self._former(functions)
+        report = self._added(lambda: comparing.compare({**functions, **former}, make_inputs, **options), notes)
         for row in report.rows:
             self._hand_to_benchmark(row)
+        for name in former:
+            report.assert_not_slower(name.rpartition("@")[0], than=name, by=self._limit)
         return report
+
+    def _former(self, functions: Mapping[str, Function]) -> tuple[dict[str, Function], list[str]]:
+        """The functions as the revision of --ecornn-against has them, as NAME@REV, and why others are not timed."""
+        text = self._config.getoption("--ecornn-against")
+        if not text:
+            return {}, []
+        former, notes, revision = {}, [], Revision(text, self._config.invocation_params.dir, self._folder / "against")
+        for name, function in functions.items():
+            try:
+                former[f"{name}@{revision.label}"] = revision.function(function)
+            except NotThere as reason:
+                notes.append(f"{name} not compared with {revision.label}: {reason}")
+        return former, notes
+
+    @property
+    def _limit(self) -> float:
+        return Options.declared()["limits"].parsed(self._config).share("", "", "timing")  # type: ignore[no-any-return]
 
     def _options(self, *others: str) -> dict[str, Any]:
         """The marker's arguments, without those of the other verb."""
         return {name: value for name, value in self._defaults.items() if name not in others}
 
-    def _added(self, verb: Any) -> KernelReport:
+    def _added(self, verb: Any, notes: Sequence[str] = ()) -> KernelReport:
         """What the verb returns; its rows, also those of a failure, become the test's."""
         try:
             report: KernelReport = verb()
         except WrongKernel as wrong:
             self._add(wrong.report)
             raise
+        for row in report.rows:
+            row.notes = "; ".join(filter(None, [row.notes, *notes]))
         self._add(report)
         return report
 

@@ -36,6 +36,7 @@ from pytest_ecornn.run.items.unsupported_items import Grouping, row_item
 from pytest_ecornn.run.process import worker_input
 from pytest_ecornn.run.processes.controller import ignore_closed_channel
 from pytest_ecornn.run.processes.worker import WorkerThreads
+from pytest_ecornn.run.revisions import slower
 from pytest_ecornn.run.session import RunSession
 from pytest_ecornn.run.suites import select_suites
 from pytest_ecornn.system import interruption, machine, user_folder
@@ -213,6 +214,13 @@ class RunPlugin:
             self._written += [f"ERROR: {line}" for line in lines]
         if not self._journal.rows:
             return
+        if (revision := self.session.revision) and (
+            lines := slower(self._journal.rows, revision.label, self.session.options.limits)
+        ):
+            self._written += [f"SLOWER: {line}" for line in lines]
+            session.exitstatus = (
+                pytest.ExitCode.TESTS_FAILED if session.exitstatus == pytest.ExitCode.OK else session.exitstatus
+            )
         is_cut_short = is_over or session.exitstatus == pytest.ExitCode.INTERRUPTED
         rows = self._rows = self._reached_rows(self._journal.rows) if is_cut_short else self._journal.rows
         baselines.compare_with_own_rows(rows)

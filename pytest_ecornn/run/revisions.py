@@ -1,0 +1,153 @@
+"""Another revision of the sources beside today's, in one process: `--ecornn-against`, a git revision or a folder.
+
+Its files are imported while its modules stand in the place of today's, so that what they import is of that revision too. What a
+function imports when it is called is today's. Operators and extension modules of a fixed name cannot be there twice.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import io
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_ecornn.regression.gate_limits import COLUMNS, Thresholds
+from pytest_ecornn.results.formatting import ratio_interval
+from pytest_ecornn.results.rows import Row, Timing
+from pytest_ecornn.system.machine import git
+
+
+class NotThere(Exception):
+    """One line: why something of today has no counterpart that can be timed."""
+
+
+class Revision:
+    """Another state of the files below `root`. label: as reports name it."""
+
+    def __init__(self, text: str, directory: Path, scratch: Path):
+        """directory: where pytest started. scratch: where a revision is exported to, which the run's processes share.
+
+        Raises UsageError for what is neither a folder nor a revision.
+        """
+        top = git(directory, "rev-parse", "--show-toplevel")
+        self.root = Path(top or directory).resolve()
+        if (directory / text).is_dir():
+            self.folder, self.label = (directory / text).resolve(), (directory / text).resolve().name
+            return
+        commit = git(directory, "rev-parse", "--verify", "--quiet", f"{text}^{{commit}}") if top else None
+        if not commit:
+            raise pytest.UsageError(f"--ecornn-against: expected a git revision or a folder, got {text!r}")
+        self.folder, self.label = (scratch / commit[:12]).resolve(), commit[:7]
+        if not self.folder.exists():
+            _export(self.root, commit, self.folder)
+
+    def counterpart(self, file: Path) -> Path:
+        """The file there. Raises NotThere."""
+        file = file.resolve()
+        other = self.folder / file.relative_to(self.root) if file.is_relative_to(self.root) else None
+        if other is None or not other.is_file():
+            raise NotThere(f"{file.name} is not in {self.label}")
+        return other
+
+    def load(self, file: Path, load: Callable[[Path], Any]) -> Any:
+        """What `load` makes of the counterpart, which it imports. Raises NotThere, also where nothing imported has changed."""
+        other = self.counterpart(file)
+        with self._modules() as modules:
+            loaded = load(other)
+        files = {other, *(Path(module.__file__) for module in modules if module.__file__)}
+        if all(one.read_bytes() == self._today(one).read_bytes() for one in files if self._today(one).is_file()):
+            raise NotThere(f"unchanged since {self.label}")
+        return loaded
+
+    def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of the same name in the counterpart of its module. Raises NotThere."""
+        name = getattr(function, "__qualname__", "<callable>")
+        if "<" in name:
+            raise NotThere(f"expected a function of a module, got {name}")
+        own = inspect.unwrap(function)
+        module = self.load(Path(inspect.getfile(own)), lambda file: _imported(own.__module__, file))
+        found: Any = module
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if not callable(found):
+            raise NotThere(f"{name} is not in {self.label}")
+        return found  # type: ignore[no-any-return]
+
+    def _today(self, file: Path) -> Path:
+        return self.root / file.relative_to(self.folder)
+
+    @contextmanager
+    def _modules(self) -> Iterator[list[ModuleType]]:
+        """Within it, imports find the revision's modules instead of today's. Yields a list of these, filled at the end."""
+        own = [name for name, module in sys.modules.items() if self._has(getattr(module, "__file__", None))]
+        before, path, loaded = {name: sys.modules.pop(name) for name in own}, list(sys.path), list[ModuleType]()
+        below = [Path(entry or ".").resolve() for entry in path]
+        sys.path[:0] = [str(self.folder / one.relative_to(self.root)) for one in below if one.is_relative_to(self.root)]
+        importlib.invalidate_caches()
+        try:
+            yield loaded
+        finally:
+            sys.path[:] = path
+            for name, module in list(sys.modules.items()):
+                if (file := getattr(module, "__file__", None)) and Path(file).is_relative_to(self.folder):
+                    loaded.append(module)
+                    if not name.startswith("ecornn_implementations_"):
+                        del sys.modules[name]
+            sys.modules.update(before)
+
+    def _has(self, file: str | None) -> bool:
+        """Whether a module of today's has a counterpart. This package itself is never another."""
+        path = Path(file).resolve() if file else None
+        is_own = path is not None and path.is_relative_to(Path(__file__).resolve().parents[2])
+        return path is not None and not is_own and path.is_relative_to(self.root) and self._is_file(path)
+
+    def _is_file(self, path: Path) -> bool:
+        return (self.folder / path.relative_to(self.root)).is_file()
+
+
+def _imported(name: str, file: Path) -> ModuleType:
+    """The module of that file, under its own name. Raises NotThere with what it raised."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise NotThere(f"{file.name} is not a Python source file")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise NotThere(f"importing {file.name} raised {type(error).__name__}: {error}") from error
+    return module
+
+
+def _export(root: Path, commit: str, folder: Path) -> None:
+    """Writes the revision's files, at once: another process may do the same."""
+    archive = subprocess.run(["git", "-C", str(root), "archive", commit], capture_output=True, check=True).stdout
+    part = folder.with_name(f"{folder.name}-{id(archive)}")
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        files.extractall(part, filter="data")
+    try:
+        part.rename(folder)
+    except OSError:  # another process was first
+        return
+
+
+def slower(rows: Iterable[Row], label: str, limits: Thresholds) -> list[str]:
+    """Rows that take longer than in the revision of that label, the whole interval beyond the limit, a line each."""
+    lines = []
+    for row in rows:
+        for column, name in COLUMNS.items():
+            timing: Timing | None = getattr(row, column)
+            limit = limits.share(row.implementation, row.cell, column)
+            for one in timing.against if timing and row.kind == "benchmark" else ():
+                if one.baseline == f"{row.implementation}@{label}" and one.low > 1 + limit:
+                    interval = f"{ratio_interval(one.ratio, one.low, one.high)} times as long as in {label}, {name}"
+                    lines.append(f"{row.implementation} {row.case}: {interval}: over {limit:.3g}")
+    return lines
