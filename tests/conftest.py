@@ -58,14 +58,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_COUNTS] = Counter()
     settings.register_profile("make test", derandomize=True)
     settings.load_profile("default" if IS_TEST_ALL else "make test")
+    patch = pytest.MonkeyPatch()
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):  # runs of tests say nothing to a job of ours
+        patch.delenv(name, raising=False)
+    config.add_cleanup(patch.undo)
     is_worker, has_workers = hasattr(config, "workerinput"), bool(config.getoption("numprocesses", None))
     if is_worker if _has_gpu else has_workers and not is_worker:
         return  # a controller runs no test, and a worker's folder within its own would be too long for a socket's path
-    folder, patch = tempfile.TemporaryDirectory(prefix="ecornn-", ignore_cleanup_errors=True), pytest.MonkeyPatch()
+    folder = tempfile.TemporaryDirectory(prefix="ecornn-", ignore_cleanup_errors=True)
     patch.setenv("TMPDIR", folder.name)
     patch.setattr(tempfile, "tempdir", None)
     config.add_cleanup(folder.cleanup)
-    config.add_cleanup(patch.undo)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,4 +1,4 @@
-"""Rows -> report.html, report.md, report.json, report.csv, benchmark.json, summary.svg, and what the terminal shows.
+"""Rows -> report.html, .md, .json and .csv, benchmark.json, summary.svg, comment.md, and what the terminal shows.
 
 Reads rows and nothing else: it knows no implementation, runs nothing and needs no torch, so a report can be made anywhere.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_ecornn.regression.gate import RegressionReport
-from pytest_ecornn.reporting import benchmark_json, csv_report, files, html, json_report, markdown
+from pytest_ecornn.reporting import benchmark_json, csv_report, files, github, html, json_report, markdown
 from pytest_ecornn.reporting.conclusions import Conclusions
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.json_report import read_report
@@ -36,6 +36,8 @@ def write_reports(directory: Path, run: RunInfo, rows: list[Row], compared: Regr
         "benchmark.json": lambda: benchmark_json.render(run, rows, doubted),
         "summary.svg": lambda: summary.render(run, conclusions),
     }
+    if compared:
+        renderers["comment.md"] = lambda: github.comment(conclusions, compared)
     written, problems = [], []
     for name, render in renderers.items():
         try:

@@ -1,11 +1,9 @@
-"""Findings of the gate, as the terminal, report.md and a CI job's summary show them."""
+"""Findings of the gate, as the terminal, report.md, a CI job's summary and a comment show them."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from rich import box
 from rich.table import Table
@@ -13,8 +11,7 @@ from rich.text import Text
 
 from pytest_ecornn.regression.gate import DISTURBED, RegressionFinding, RegressionReport, StatusChange
 from pytest_ecornn.reporting import standing
-from pytest_ecornn.reporting.files import ReportError
-from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.reporting.markdown_syntax import escape, table
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.statistics import Ratio
 
@@ -49,23 +46,27 @@ def section(outcome: RegressionReport | None) -> Iterator[str]:
         yield from (f"Only in {when}: {_listed(rows)}" for when, rows in _unmatched_rows(outcome) if rows)
 
 
-def append_summary(outcome: RegressionReport, path: Path) -> None:
-    """Appends the verdict, and what is neither unchanged nor faster, to the file that a CI job shows. Raises ReportError."""
-    shown = [one for one in in_order(outcome.findings) if one.verdict in ("slower", "unclear")]
-    heading = f"## Recurrent layers: {'; '.join(outcome.problems) or 'nothing slower'}"
-    lines = "\n".join(f"- {escape(line)}" for line in summary_lines(outcome))
-    parts = [heading, lines, _findings(shown[:_MAX_ROWS]) if shown else "", *_changes(outcome.changes[:_MAX_ROWS])]
-    try:
-        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(document(parts))
-    except OSError as error:
-        raise ReportError(f"{path}: cannot be written ({error.strerror or error})") from error
+def headline(outcome: RegressionReport) -> str:
+    """The verdict in a line."""
+    return f"Recurrent layers: {'; '.join(outcome.problems) or 'nothing slower'}"
 
 
-def summary_path() -> Path | None:
-    """Path of the summary that a CI job asks for; None outside of one."""
-    name = os.environ.get("GITHUB_STEP_SUMMARY")
-    return Path(name) if name else None
+def shown_rows(outcome: RegressionReport) -> Iterator[str]:
+    """Tables of what got slower, of what changed its status, the worse first, and of what is unclear; 20 rows in all."""
+    ordered = in_order(outcome.findings)
+    slower, unclear = ([one for one in ordered if one.verdict == verdict] for verdict in ("slower", "unclear"))
+    changes = sorted(outcome.changes, key=lambda one: not one.is_worse)[: max(0, _MAX_ROWS - len(slower))]
+    findings = [*slower, *unclear][: _MAX_ROWS - len(changes)]
+    if findings:
+        yield _findings(findings)
+    yield from _changes(changes)
+    if more := len(slower) + len(unclear) + len(outcome.changes) - len(findings) - len(changes):
+        yield f"{formatting.count(more, 'more row')} in report.md."
+
+
+def sentence(one: RegressionFinding) -> str:
+    """How much slower a row is, in plain text."""
+    return f"{standing.COLUMNS[one.column]}: {_percent(one.change)} to {one.anchor}, over its limit of {_limit(one)}"
 
 
 def summary_lines(outcome: RegressionReport) -> list[str]:

@@ -92,7 +92,7 @@ def render(run: RunInfo, conclusions: Conclusions, compared: RegressionReport | 
         _certainty(run, conclusions),
         *gate_tables.section(compared),
         *undecided.section(conclusions.undecided),
-        *_failures(conclusions),
+        *failures(conclusions),
         *([_HOW_TO_READ] if answers else []),
         _details(rows),
         *comparison_tables.sections(rows, conclusions.unproven),
@@ -152,7 +152,8 @@ def _drawn_line(row: Row) -> list[str]:
     return [*map(escape, (row.implementation, row.cell, row.dtype, row.device, row.status)), *counts]
 
 
-def _failures(conclusions: Conclusions) -> Iterator[str]:
+def failures(conclusions: Conclusions) -> Iterator[str]:
+    """The section of what failed, each reason once."""
     if conclusions.failures:
         yield "## Failed"
     for group in conclusions.failures:

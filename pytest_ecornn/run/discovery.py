@@ -72,6 +72,14 @@ class ImplementationInfo:
         """As `strategies.nearest_supported`. Another's sources are read for sizes, too; own ones run any."""
         return nearest_supported(case, refusal, self.cls.supported, lambda: self._size_hints)
 
+    @property
+    def line(self) -> int:
+        """The line of the file at which the class begins; 1 where none is found."""
+        try:
+            return inspect.findsource(self.cls)[1] + 1
+        except (OSError, TypeError, SyntaxError):
+            return 1
+
     @cached_property
     def _size_hints(self) -> dict[int, str]:
         return {} if self.is_own else size_hints(self.path)

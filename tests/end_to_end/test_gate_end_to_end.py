@@ -54,23 +54,31 @@ def test_a_slower_implementation_fails_after_it_was_measured_again(
     foreign: Foreign, workers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(foreign.path / "summary.md"))
-    foreign.write("mine.py", SLOWED.replace("SHARE", "3").replace("perf_counter", "process_time"))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    slowed = foreign.write("mine.py", SLOWED.replace("SHARE", "3").replace("perf_counter", "process_time")).read_text()
     done = foreign.run(*OPTIONS, *COMPARE, "20%", *workers, check=1)
     (found,) = foreign.report()["comparison"]["findings"]
     assert (found["verdict"], found["measured"]) == ("slower", 4)
     assert 1.2 < found["change"]["low"] < found["change"]["ratio"] < 20
     assert f"looks slower, measured again: mine {samples.CASE}" in done.stdout
     assert "gate failed: 1 slower than their limit" in done.stdout
-    assert "1 slower than their limit" in (foreign.path / "summary.md").read_text()
+    for shown in ("summary.md", "reports/local/comment.md"):
+        assert (foreign.path / shown).read_text().startswith("## Recurrent layers: 1 slower than their limit\n\n| Case |")
+    (annotation,) = (line for line in done.stdout.splitlines() if line.startswith("::error"))
+    line = 1 + slowed[: slowed.index("\nclass ") + 1].count("\n")
+    assert annotation.startswith(f"::error file=mine.py,line={line},title=mine slower%3A {samples.CASE}::as called: +")
     assert "## Compared with the run of" in (foreign.path / "reports/local/report.md").read_text()
 
 
-def test_a_row_that_is_no_longer_right_fails_and_is_shown(foreign: Foreign) -> None:
+def test_a_row_that_is_no_longer_right_fails_and_is_shown(foreign: Foreign, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
     foreign.write("mine.py", samples.WRONG)
     done = foreign.run(*OPTIONS, *COMPARE, "50%", check=1)
     assert f"{samples.CASE} mine: passed then, failed now" in done.stdout
     assert foreign.report()["comparison"]["problems"] == ["1 passed then and not now", "no row could be judged"]
     assert "gate failed: 1 passed then and not now" in done.stdout
+    (annotation,) = (line for line in done.stdout.splitlines() if line.startswith("::error"))
+    assert annotation.startswith(f"::error file=mine.py,line=5,title=mine failed%3A {samples.CASE}::")
 
 
 def test_an_unclear_row_fails_a_strict_gate_after_another_measurement(foreign: Foreign, stored: str) -> None:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("docs", "implementations", "pytest_ecornn", "suites", "tests")
 ENDINGS = "py|cu|cuh|hpp|cpp|md|txt|json|svg|toml|yml|yaml|css|js|jinja"
 # Of a reader's own, of another program, or made when a program runs; capitals stand for any name.
-OTHERS_FILES = re.compile(r".*[A-Z]{3}.*|my_scan\.py|(kernels/)?my_scan\.py|reports/local/.*|build/.*")
+OTHERS_FILES = re.compile(r".*[A-Z]{3}.*|my_scan\.py|(kernels/)?my_scan\.py|reports/local/.*|build/.*|comment\.md")
 OTHERS_OPTIONS = {
     "--all-files", "--capture-range", "--constraint", "--dist", "--lf", "--profile-from-start", "--sw", "--temp-dir", "--tx",
 }  # fmt: skip

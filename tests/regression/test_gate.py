@@ -13,7 +13,7 @@ import pytest
 from pytest_ecornn import reporting
 from pytest_ecornn.regression import gate
 from pytest_ecornn.regression.gate_limits import Thresholds
-from pytest_ecornn.reporting import ReportError, gate_tables
+from pytest_ecornn.reporting import ReportError, gate_tables, github
 from pytest_ecornn.results.rows import Doubt
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.acceptance import gate_false_alarms
@@ -253,16 +253,18 @@ def test_the_terminal_shows_what_got_slower_with_its_interval() -> None:
     assert "gate failed: 1 slower than their limit" in gate_tables.summary_lines(outcome_of_everything())
 
 
-def test_the_summary_of_a_ci_job_is_appended(tmp_path: Path) -> None:
+def test_the_summary_of_a_ci_job_is_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "summary.md"
     path.write_text("before\n")
-    gate_tables.append_summary(outcome_of_everything(), path)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(path))
+    github.append_summary("Recurrent layers", sample_rows(), outcome_of_everything())
     text = path.read_text()
     assert text.startswith("before\n## Recurrent layers: 1 slower than their limit; 1 passed then and not now")
     assert "| noisy | as called |" in text
     assert "| same |" not in text
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
     with pytest.raises(ReportError, match="cannot be written"):
-        gate_tables.append_summary(outcome_of_everything(), tmp_path)
+        github.append_summary("Recurrent layers", sample_rows(), outcome_of_everything())
 
 
 # The machine.

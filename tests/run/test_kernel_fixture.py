@@ -74,6 +74,26 @@ def test_rows_reach_every_report(project: Foreign, workers: tuple[str, ...]) -> 
         ]
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_job_of_github_shows_the_rows_and_the_line_of_the_test_that_failed(
+    project: Foreign, workers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.path / "summary.md"))
+    done = project.run("test_kernels.py", *workers, check=1)
+    (annotation,) = (line for line in done.stdout.splitlines() if line.startswith("::error"))
+    line = 1 + TESTS[: TESTS.index("def test_a_wrong_one")].count("\n")
+    assert annotation.startswith(
+        f"::error file=test_kernels.py,line={line},title=wrong failed%3A reference(x [9%2C 33] float32)::"
+    )
+    text = (project.path / "summary.md").read_text()
+    assert text.startswith("## Functions: 4 rows: 3 passed, 1 failed")
+    assert text.count("## Functions") == 1
+    assert "**wrong** on reference" in text
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.path))
+    assert "WARNING: " in project.run("test_kernels.py", "-k", "softmax", check=0).stdout
+
+
 def test_nothing_is_written_unasked(project: Foreign) -> None:
     done = project.run("test_kernels.py", "-k", "softmax", check=0)
     assert "softmax reference(x [9, 33] float32): passed 3 draws" in done.stdout

@@ -37,15 +37,25 @@ class KernelRows:
         if hasattr(report, "ecornn_kernel_rows"):
             from pytest_ecornn.results.rows import Row
 
-            self.rows += map(Row.from_dict, report.ecornn_kernel_rows)
+            rows = [Row.from_dict(row) for row in report.ecornn_kernel_rows]
+            self.rows += rows
+            self._annotate(rows, *report.location[:2])
+
+    def _annotate(self, rows: list[Row], file: str, line: int | None) -> None:
+        """Annotates each row that failed, at its test. file: relative to the root. line: from 0."""
+        from pytest_ecornn.reporting import github
+
+        if github.is_job():
+            at = github.place(self._config.rootpath / file, (line or 0) + 1, self._config.rootpath)
+            self._written += [github.annotation(problem, at) for problem in github.problems(rows)]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Writes the report where one was asked for and no run of ours writes it."""
-        is_written_here = not hasattr(self._config, "workerinput") and not self._config.pluginmanager.has_plugin(
-            "ecornn-running"
-        )
-        if not self.rows or not is_written_here or not self._is_report_asked_for:
+        """Adds to a CI job's summary, and writes the report where one was asked for and no run of ours writes it."""
+        if not self.rows or hasattr(self._config, "workerinput"):
+            return
+        self._summarise()
+        if self._config.pluginmanager.has_plugin("ecornn-running") or not self._is_report_asked_for:
             return
         from pytest_ecornn import reporting
         from pytest_ecornn.system import machine
@@ -56,9 +66,20 @@ class KernelRows:
         run = reporting.RunInfo(self._started.isoformat(timespec="seconds"), seconds, command, fingerprint)
         folder = Path(self._config.invocation_params.dir, self._config.getoption("--ecornn-report"))
         try:
-            self._written = [f"report: {path}" for path in reporting.write_reports(folder, run, self.rows)]
+            self._written += [f"report: {path}" for path in reporting.write_reports(folder, run, self.rows)]
         except reporting.ReportError as error:
-            self._written, session.exitstatus = [f"ERROR: {error}"], pytest.ExitCode.TESTS_FAILED
+            self._written.append(f"ERROR: {error}")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _summarise(self) -> None:
+        """Adds to the summary of a CI job. Nobody asked for it, so one that cannot be written fails no test."""
+        from pytest_ecornn import reporting
+        from pytest_ecornn.reporting import github
+
+        try:
+            github.append_summary("Functions", self.rows)
+        except reporting.ReportError as error:
+            self._written.append(f"WARNING: {error}")
 
     @property
     def _is_report_asked_for(self) -> bool:

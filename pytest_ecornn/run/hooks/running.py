@@ -22,7 +22,7 @@ from pytest_ecornn import reporting
 from pytest_ecornn.measurement.noise import baselines
 from pytest_ecornn.regression import gate
 from pytest_ecornn.regression.gate import RegressionReport
-from pytest_ecornn.reporting import gate_tables, junit, standing
+from pytest_ecornn.reporting import github, junit, standing
 from pytest_ecornn.results import formatting, journal, score
 from pytest_ecornn.results.formatting import printable
 from pytest_ecornn.results.rows import Row
@@ -229,8 +229,7 @@ class RunPlugin:
                 self._compare(self._gate, rows, session, is_cut_short)
             paths = reporting.write_reports(self.session.options.report, self._run_info(), rows, self._compared)
             self._written.append(_where(paths))
-            if self._compared and (summary := gate_tables.summary_path()):
-                gate_tables.append_summary(self._compared, summary)
+            github.append_summary("Recurrent layers", rows, self._compared)
         except reporting.ReportError as error:
             self._written.append(f"ERROR: {error}")
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -295,6 +294,11 @@ class RunPlugin:
         if self._rows or self._written:
             settings = self.session.settings
             write_summary(terminalreporter, self._rows, settings, self._compared, self._written, self._command)
+        if github.is_job():
+            others = {name: one for name, one in self.session.implementations.items() if not one.is_own}
+            places = {name: github.place(one.path, one.line, self._config.rootpath) for name, one in others.items()}
+            for problem in github.problems(self._rows, self._compared):
+                terminalreporter.write_line(github.annotation(problem, places.get(problem.implementation, "")))
 
 
 def _locked(folder: Path) -> FolderLock:
