@@ -17,7 +17,8 @@ ENDINGS = "py|cu|cuh|hpp|cpp|md|txt|json|svg|toml|yml|yaml|css|js|jinja"
 # Of a reader's own, of another program, or made when a program runs; capitals stand for any name.
 OTHERS_FILES = re.compile(r".*[A-Z]{3}.*|my_scan\.py|(kernels/)?my_scan\.py|reports/local/.*|build/.*|comment\.md")
 OTHERS_OPTIONS = {
-    "--all-files", "--capture-range", "--constraint", "--dist", "--lf", "--profile-from-start", "--sw", "--temp-dir", "--tx",
+    "--adapter", "--all-files", "--body-file", "--capture-range", "--constraint", "--dist", "--file", "--lf",
+    "--profile-from-start", "--sw", "--temp-dir", "--tx",
 }  # fmt: skip
 # All but those of docs/hosts, whose commands are mostly other programs'.
 PAGES = sorted(

@@ -160,7 +160,7 @@ def test_the_commands_of_readme_and_gate_run_one_after_the_other(foreign: Foreig
 
 
 def test_the_workflow_of_the_gate_passes_a_right_kernel(foreign: Foreign) -> None:
-    workflow, matrix = blocks("docs/gate.md", "yaml")
+    workflow, matrix, *_ = blocks("docs/gate.md", "yaml")
     assert "pytest --ecornn-verify --ecornn-implementations kernels/my_scan.py --ecornn-shard ${{ matrix.shard }}/4" in matrix
     (command,) = re.findall(r"run: >\n\s+pytest (.*)\Z", workflow, re.S)
     foreign.run(*command.split(), *QUICK, check=0)

@@ -236,6 +236,20 @@ def test_pytest_benchmark_compares_the_file_which_has_its_machine_and_seconds(wr
     assert stats["scan_cpu"]["iterations"] == 3
 
 
+def test_programs_that_draw_histories_find_what_they_read(written: Path) -> None:
+    """github-action-benchmark reads ops, mean, stddev and rounds, Bencher by its version mean and stddev, or median and iqr."""
+    data = json.loads((written / "benchmark.json").read_text())
+    assert (type(data["machine_info"]), type(data["commit_info"])) == (dict, dict)
+    assert len({one["fullname"] for one in data["benchmarks"]}) == len(data["benchmarks"]) > 0
+    for one in data["benchmarks"]:
+        ops, mean, stddev, rounds, median, iqr = (
+            one["stats"][name] for name in ("ops", "mean", "stddev", "rounds", "median", "iqr")
+        )
+        assert ops == pytest.approx(1 / mean)
+        assert mean == pytest.approx(median, rel=0.5)
+        assert (stddev >= 0, iqr >= 0, rounds > 0) == (True, True, True)
+
+
 # Markdown.
 
 
