@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_ecornn.contract import Case
+if TYPE_CHECKING:
+    from pytest_ecornn.contract import Case
 
 FILE_SUFFIX = ".txt"
 MAX_CASES = 10_000

@@ -36,6 +36,8 @@ class Arguments:
         if not isinstance(made, dict):
             args = tuple(made) if isinstance(made, tuple | list) else (made,)
         arguments = cls(args, kwargs, _parameters(function))
+        if any(isinstance(value, np.ndarray) for value in (*args, *kwargs.values())):
+            raise TypeError("expected make_inputs to return tensors, got an array of NumPy: torch.from_numpy makes one of it")
         if not arguments.tensors:
             raise TypeError(f"expected make_inputs to return tensors, as a tuple or a dict of arguments; got {made!r:.100}")
         return arguments
@@ -62,13 +64,24 @@ class Arguments:
             if isinstance(value, Tensor):
                 result = function(name, value)
                 return result.detach().requires_grad_() if value.requires_grad else result
+            if isinstance(value, tuple) and hasattr(value, "_fields"):
+                return type(value)(*(mapped(f"{name}.{field}", one) for field, one in zip(value._fields, value, strict=True)))
             if type(value) in (tuple, list):
                 return type(value)(mapped(f"{name}[{k}]", one) for k, one in enumerate(value))
+            if type(value) is dict:
+                return {key: mapped(f"{name}[{key!r}]", one) for key, one in value.items()}
             return value
 
         names = [*self.names, *(f"input {k}" for k in range(len(self.names), len(self.args)))]
         args = tuple(mapped(name, value) for name, value in zip(names, self.args, strict=False))
         return Arguments(args, {name: mapped(name, value) for name, value in self.kwargs.items()}, self.names)
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Shapes and dtypes of the tensors, and everything else as text: what two calls must share."""
+        tensors = {name: (tuple(t.shape), t.dtype, t.requires_grad) for name, t in self.tensors.items()}
+        rest = self.map(lambda _, tensor: tensor.new_empty(0))
+        return tensors, repr(rest.args), repr(rest.kwargs)
 
     def copied(self) -> Arguments:
         """Copies in memory of their own, with the strides of the originals."""
@@ -90,12 +103,11 @@ def _parameters(function: Function) -> tuple[str, ...]:
 
 
 def random_gradients(seed: int) -> Incoming:
-    """Incoming gradients by an output's name and shape: random numbers that are exact in every floating type."""
+    """Incoming gradients by an output's name and shape: random numbers in its dtype."""
 
     def incoming(name: str, output: Tensor) -> Tensor:
-        steps = torch.randint(-128, 128, output.shape, generator=generator(seed, f"incoming {name}"))
-        steps += steps >= 0  # no zero: of a loss, one would be the only one
-        return steps.to(output.device, output.dtype) / 64
+        values = 2 * torch.randn(output.shape, generator=generator(seed, f"incoming {name}"), dtype=torch.float64)
+        return values.to(output.device, output.dtype)
 
     return incoming
 
@@ -156,13 +168,13 @@ def _tensor(value: Any) -> Tensor:
 
 
 def made_once(incoming: Incoming) -> Incoming:
-    """The same gradients, each made when its output first comes: a capture allows no copies from the host."""
-    made: dict[str, Tensor | None] = {}
+    """The same gradients, each made when an output of its name and dtype first comes: a capture allows no copies."""
+    made: dict[tuple[str, torch.dtype], Tensor | None] = {}
 
     def kept(name: str, output: Tensor) -> Tensor | None:
-        if name not in made:
-            made[name] = incoming(name, output)
-        return made[name]
+        if (name, output.dtype) not in made:
+            made[name, output.dtype] = incoming(name, output)
+        return made[name, output.dtype]
 
     return kept
 

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_ecornn.contract import PRECISIONS
 from pytest_ecornn.kernels.arguments import Arguments, Function, drawn, random_gradients, run
 from pytest_ecornn.kernels.conduct import PROPERTIES, Subject
-from pytest_ecornn.kernels.reference import FunctionReference
+from pytest_ecornn.kernels.reference import FunctionReference, UnusableReference
 from pytest_ecornn.kernels.report import KernelReport, WrongKernel
 from pytest_ecornn.results.rows import Row, TensorError
 from pytest_ecornn.system import faults
@@ -42,20 +43,25 @@ def check(
     make_inputs: a function of a seed that returns arguments as a tuple, or a dict by keyword; or a Hypothesis strategy of such.
     The gradient of each argument that requires one is proven as well.
     skip: properties that are left out, with the reason of each. precision: "tf32" where float32 products may be of TF32.
-    terms: of the longest sum, where it is not the longest dimension of an argument.
+    terms: of the longest sum, where it is not the longest dimension of an argument, or over 4,096.
 
     Raises WrongKernel, an AssertionError, for a wrong candidate; ValueError for a reference that cannot judge, or an unknown
     property; TypeError for inputs without a tensor.
     """
     skip = dict(skip or {})
     _check_skipped(skip)
+    check_settings(precision, terms)
+    if draws < 1:
+        raise ValueError(f"draws: expected at least 1, got {draws}")
     start = time.perf_counter()
     every = list(drawn(make_inputs, reference, range(seed, seed + draws)))
     row = function_row(name or function_name(candidate), function_name(reference), every[0])
-    row.examples, worst = len(every), dict[str, TensorCheck]()
+    worst = dict[str, TensorCheck]()
     expect, problems = partial(FunctionReference, reference, precision=precision, terms=terms), list[str]()
     for number, arguments in enumerate(every):
         expected = expect(arguments, incoming=random_gradients(seed + number))
+        if arguments.has_gradients and all(t is None for name, t in expected.own.items() if name.startswith("grad ")):
+            raise UnusableReference("expected a reference with a gradient, as an argument requires one; got none")
         with GlobalStateGuard(() if number else everything()) as guard:
             found = [
                 f"draw {seed + number} ({described(arguments)}): {line}" for line in _wrong(candidate, expected, row, worst)
@@ -63,7 +69,7 @@ def check(
         if not found and number in (0, len(every) - 1):
             subject = Subject(candidate, arguments, _others(every, number), expected.incoming, expect, guard.changes)
             found = list(_broken(subject, skip, row))
-        problems += found
+        problems, row.examples = problems + found, number + 1
         if found:
             break
     row.tensors = [TensorError(c.tensor, c.status, c.rms, c.maximum, c.share, c.slice) for c in worst.values()]
@@ -79,6 +85,14 @@ def check(
     return report
 
 
+def check_settings(precision: str, terms: int | None) -> None:
+    """Raises ValueError for a precision or a length of sums that there is not."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
+    if terms is not None and terms < 1:
+        raise ValueError(f"terms: expected at least 1, got {terms}")
+
+
 def _check_skipped(skip: Mapping[str, str]) -> None:
     for name, reason in skip.items():
         if name not in PROPERTIES:
@@ -91,13 +105,17 @@ def _wrong(candidate: Function, expected: FunctionReference, row: Row, worst: di
     """What is wrong with the results on poisoned memory, a line each. Adds to the row's counts and the worst of each tensor."""
     try:
         with PoisonedAllocations():
-            tensors = run(candidate, expected.arguments, expected.incoming)
-        checks = expected.compare(tensors)
+            tensors = run(candidate, expected.arguments.copied(), expected.incoming)
     except WrongResult as wrong:
         yield str(wrong)
         return
     except Exception as error:
         yield f"expected a result, got {error_line(error)}"
+        return
+    try:
+        checks = expected.compare(tensors)
+    except WrongResult as wrong:
+        yield str(wrong)
         return
     for one in checks:
         counts = row.uninformative if one.status == "uninformative" else row.informative
@@ -132,16 +150,9 @@ def _broken(subject: Subject, skip: Mapping[str, str], row: Row) -> Iterator[str
 
 
 def _others(every: Sequence[Arguments], number: int) -> Arguments:
-    """Arguments of the same shapes as those of that number: another draw, or the same contents in the opposite order."""
+    """Arguments of the same kind as those of that number: another draw, or where there is none these once more."""
     own = every[number]
-    for other in (*every[number + 1 :], *every[:number]):
-        if _shapes(other) == _shapes(own):
-            return other
-    return own.map(lambda _, tensor: tensor.detach().flip(tuple(range(tensor.ndim))) if tensor.is_floating_point() else tensor)
-
-
-def _shapes(arguments: Arguments) -> dict[str, tuple[Any, ...]]:
-    return {name: (tensor.shape, tensor.dtype, tensor.requires_grad) for name, tensor in arguments.tensors.items()}
+    return next((other for other in (*every[number + 1 :], *every[:number]) if other.kind == own.kind), own.copied())
 
 
 def function_name(function: Function) -> str:

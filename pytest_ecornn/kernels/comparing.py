@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any
 
 from pytest_ecornn.contract import Cost
 from pytest_ecornn.kernels.arguments import Arguments, Function, Incoming, drawn, made_once, random_gradients, run
-from pytest_ecornn.kernels.checking import function_name, function_row
+from pytest_ecornn.kernels.checking import check_settings, function_name, function_row
 from pytest_ecornn.kernels.conduct import failure
 from pytest_ecornn.kernels.reference import FunctionReference, UnusableReference
 from pytest_ecornn.kernels.report import KernelReport, WrongKernel
@@ -53,8 +54,11 @@ def compare(
     Raises WrongKernel where results are wrong, or a time is below its floor; ValueError for fewer than two functions, or
     contents of several shapes.
     """
-    if len(functions) < 2:
-        raise ValueError(f"expected at least two functions to compare, got {', '.join(functions) or 'none'}")
+    if not isinstance(functions, Mapping) or len(functions) < 2:
+        raise ValueError(f"expected at least two functions by name, as a dict, got {functions!r:.100}")
+    if not 0 < budget < inf:
+        raise ValueError(f"budget: expected a number of seconds over 0, got {budget}")
+    check_settings(precision, terms)
     start, judge = time.perf_counter(), reference or next(iter(functions.values()))
     incoming, lock = made_once(random_gradients(seed)), lock or MachineLock()
     contents = _contents(make_inputs, judge, seed)
@@ -62,17 +66,23 @@ def compare(
     rows = [function_row(one, name or function_name(judge), contents[0], "benchmark") for one in functions]
     device, dtype = rows[0].device, rows[0].dtype
     with lock.shared():
-        expect = _judge([reference] if reference else [*functions.values()], contents[0], incoming, precision, terms)
+        judges = {"": reference} if reference else functions
+        expect, judging = _judge(judges, contents[0], incoming, precision, terms)
         for row, function in zip(rows, functions.values(), strict=True):
             if expect:
-                _fail(row, failure(expect(contents[0]), run(function, contents[0], incoming)))
+                _fail(row, failure(expect(contents[0]), run(function, contents[0].copied(), incoming)))
     freeze_living()
     arms = [Arm(TimedFunction(one, function, contents[0], incoming), pool) for one, function in functions.items()]
     with lock.exclusive():
         floor_us = roofline.cost_floor_us(cost, dtype, precision, roofline.measure_ceilings([dtype], device)) if cost else 0.0
-        columns, missing = _measured(arms, device, budget)
+        try:
+            columns, missing = _measured(arms, device, budget)
+        except WrongResult as wrong:
+            raise WrongKernel(
+                f"one of {', '.join(functions)} is wrong on {rows[0].case}: {wrong}", KernelReport(rows)
+            ) from wrong
     for row in rows:
-        row.beside, row.notes = lock.beside(), "; ".join([*missing, *([] if expect else [_UNPROVEN])])
+        row.beside, row.notes = lock.beside(), "; ".join([*missing, *judging])
         row.seconds = time.perf_counter() - start
         for column, measured in columns.items():
             _fill(row, column, measured, cost or Cost(0, 0), floor_us, expect)
@@ -87,21 +97,24 @@ def _contents(make_inputs: Any, function: Function, seed: int) -> list[Arguments
 
 
 def _judge(
-    functions: Sequence[Function], arguments: Arguments, incoming: Incoming, precision: str, terms: int | None
-) -> Expect | None:
-    """The function that can be a reference and rounds most; None where there is none.
+    functions: Mapping[str, Function], arguments: Arguments, incoming: Incoming, precision: str, terms: int | None
+) -> tuple[Expect | None, list[str]]:
+    """The function that can be a reference and rounds most, and what a row says of it.
 
-    Raises UnusableReference for an only one.
+    Raises UnusableReference for an only one that cannot.
     """
-    judges = list[tuple[float, int, Expect]]()
-    for number, function in enumerate(functions):
-        expect = partial(FunctionReference, function, incoming=incoming, precision=precision, terms=terms)
+    judges = list[tuple[float, int, str, Expect]]()
+    for number, (name, function) in enumerate(functions.items()):
+        expect: Expect = partial(FunctionReference, function, incoming=incoming, precision=precision, terms=terms)
         try:
-            judges.append((expect(arguments).own_error, -number, expect))
+            judges.append((expect(arguments).own_error, -number, name, expect))
         except UnusableReference:
             if len(functions) == 1:
                 raise
-    return max(judges)[2] if judges else None
+    if not judges:
+        return None, [_UNPROVEN]
+    error, _, name, most = max(judges, key=lambda one: one[:2])
+    return most, [f"judged by {name} in float64, which errs by {error:.2g} in its own dtype"] if name else []
 
 
 def _measured(arms: Sequence[Arm], device: str, budget: float) -> tuple[dict[str, Column], list[str]]:

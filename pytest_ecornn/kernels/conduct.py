@@ -46,7 +46,9 @@ class Subject:
     _references: dict[int, FunctionReference] = field(default_factory=dict)
 
     def run(self, arguments: Arguments) -> Tensors:
-        return run(self.function, arguments, self.incoming)
+        """Calls the function, on a copy of what other calls are judged by."""
+        is_shared = arguments is self.arguments or arguments is self.others
+        return run(self.function, arguments.copied() if is_shared else arguments, self.incoming)
 
     def judge(self, tensors: Tensors, arguments: Arguments) -> str:
         """Describes the first tensor that is wrong for these arguments, by the values of `arguments` or `others`."""
@@ -57,7 +59,7 @@ class Subject:
 
     def judged_with(self, incoming: Incoming) -> str:
         """Describes what is wrong with the results for other incoming gradients; empty where nothing is."""
-        return failure(self.expect(self.arguments, incoming=incoming), run(self.function, self.arguments, incoming))
+        return failure(self.expect(self.arguments, incoming=incoming), run(self.function, self.arguments.copied(), incoming))
 
 
 def failure(reference: FunctionReference, tensors: Tensors) -> str:
@@ -134,7 +136,8 @@ def written(subject: Subject) -> str:
 
 def guard_bands(subject: Subject) -> str:
     zones = Redzones()
-    arguments = subject.arguments.map(lambda name, tensor: zones.copy(name, tensor))
+    dense = subject.arguments.map(lambda _, t: t.detach().contiguous() if overlap.is_folded(t) else t.detach())
+    arguments = dense.map(zones.copy)
     with RedzoneAllocations(zones):
         tensors = subject.run(arguments)
     message = subject.judge(tensors, subject.arguments)

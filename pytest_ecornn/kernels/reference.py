@@ -22,15 +22,19 @@ from pytest_ecornn.cases.contents import generator
 from pytest_ecornn.kernels.arguments import Arguments, Function, Incoming, run
 from pytest_ecornn.reference.rounding import TF32_EPS, Dithered
 from pytest_ecornn.system.dispatch import DispatchMode
+from pytest_ecornn.system.error_line import error_line
 from pytest_ecornn.verification import comparison, overlap
 from pytest_ecornn.verification.calls import Tensors, WrongForm
-from pytest_ecornn.verification.comparison import Array, Error, Slices, TensorCheck, TensorRule
+from pytest_ecornn.verification.comparison import Array, Error, Mask, Slices, TensorCheck, TensorRule
 from pytest_ecornn.verification.permutation import factors, max_ulps
 from pytest_ecornn.verification.rounding_shares import Independent
 from pytest_ecornn.verification.yardstick import Errors, elementwise_max, judged
 
 RUNS = (1, 4, 24)  # of the reference in its own dtype, while a tensor fails
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
+_FILL = 2.0**10  # times the largest of the others, beyond which a number that stands in several places is one of a mask
+_LONGEST = 4096  # terms of a sum, unless `terms` says more
+_ZERO_FACTOR = 64.0  # units in the last place of the largest number given, by which a 0 may be off
 _LEAST_SHARED = 512  # elements of a slice whose rounding is judged: of fewer, chance decides
 _BLOCKS = 8  # of an axis of twice as many elements or more, beside its first and last
 
@@ -110,22 +114,46 @@ class FunctionReference:
         self._function, self._precision, self._terms = function, precision, terms
         self._has_float64 = any(tensor.dtype == torch.float64 for tensor in arguments.tensors.values())
         self._errors: list[Errors] = []
-        self.tensors = self._exact_results(arguments)
-        self.own = run(function, arguments, incoming)
-        gradients = [incoming(name, output) for name, output in self.tensors.items() if not name.startswith("grad ")]
-        has_equal_elements = any(gradient is not None and overlap.is_folded(gradient) for gradient in gradients)
+        self._fills: dict[str, Mask | None] = {}
+        self.own, gradients = self._own_results(arguments)
+        self.tensors = self._exact_results(arguments, gradients)
+        has_equal_elements = any(gradient is not None and overlap.is_folded(gradient) for gradient in gradients.values())
         self._least_shared = sys.maxsize if has_equal_elements else _LEAST_SHARED
+        values = [*arguments.tensors.values(), *(one for one in gradients.values() if one is not None)]
+        sizes = [float(one.detach().abs().amax()) for one in values if one.is_floating_point() and one.numel()]
+        self._largest = max(sizes, default=0.0)
 
-    def _exact_results(self, arguments: Arguments) -> dict[str, Array]:
-        wide = arguments.map(lambda _, t: t.detach().double() if t.is_floating_point() else t)
+    def _own_results(self, arguments: Arguments) -> tuple[Tensors, Tensors]:
+        """The results in the arguments' own dtype, and the incoming gradients that they had."""
+        gradients: Tensors = {}
+
+        def recorded(name: str, output: Tensor) -> Tensor | None:
+            gradients[name] = self.incoming(name, output)
+            return gradients[name]
+
+        try:
+            return run(self._function, arguments.copied(), recorded), gradients
+        except WrongForm:
+            raise
+        except Exception as error:
+            raise UnusableReference(f"expected a reference that runs on these arguments, got {error_line(error)}") from error
+
+    def _exact_results(self, arguments: Arguments, gradients: Tensors) -> dict[str, Array]:
+        """gradients: incoming, of the run in the own dtype."""
+        wide = arguments.map(lambda _, t: t.detach().double() if t.is_floating_point() else t.detach().clone())
+        given = {name: None if one is None else one.double() for name, one in gradients.items()}
         try:
             with _exact():
-                tensors = run(self._function, wide, self.incoming)
+                tensors = run(self._function, wide, lambda name, output: given.get(name))
         except Exception as error:
             raise UnusableReference(
                 f"expected a reference that runs in float64, got {type(error).__name__}: {error}"
             ) from error
         for name, tensor in tensors.items():
+            if tensor is not None and tensor.is_complex():
+                raise UnusableReference(
+                    f"expected real results, got {name} of {tensor.dtype}: torch.view_as_real makes one of it"
+                )
             if tensor is not None and tensor.is_floating_point() and tensor.dtype != torch.float64:
                 raise UnusableReference(
                     f"expected a reference that computes in the dtype of its arguments, but made {name} of {tensor.dtype}"
@@ -139,13 +167,15 @@ class FunctionReference:
 
     def compare(self, tensors: Tensors) -> list[TensorCheck]:
         """The verdict on each tensor. Raises WrongForm where there are other outputs than the reference's."""
-        outputs = [[name for name in names if not name.startswith("grad ")] for names in (self.own, tensors)]
-        if outputs[0] != outputs[1]:
-            raise WrongForm(
-                f"expected {', '.join(outputs[0])}, as the reference returns; got {', '.join(outputs[1]) or 'none'}"
-            )
+        wanted, got = ([name for name in names if not name.startswith("grad ")] for names in (self.own, tensors))
+        if not wanted:
+            raise UnusableReference("expected a reference that returns a tensor, got none")
+        if sorted(wanted) != sorted(got):
+            raise WrongForm(f"expected {', '.join(wanted)}, as the reference returns; got {', '.join(got) or 'none'}")
         names = [name for name, tensor in self.own.items() if tensor is not None]
-        return judged(names, lambda doubtful, runs: self._judge(tensors, doubtful, runs), RUNS)
+        spare = [self._check_zero(name, tensors.get(name)) for name in self.own if name not in names]
+        failed = [one for one in spare if one.status == "failed"]
+        return failed + judged(names, lambda doubtful, runs: self._judge(tensors, doubtful, runs), RUNS)
 
     def _judge(self, tensors: Tensors, names: Sequence[str], runs: int) -> dict[str, TensorCheck]:
         yard = self._baseline_errors(runs)
@@ -154,14 +184,46 @@ class FunctionReference:
     def _check(self, name: str, actual: Tensor | None, yard: dict[str, Error]) -> TensorCheck:
         own, reference = self.own[name], self.tensors[name]
         assert own is not None
-        if own.is_floating_point() and reference.ndim:
-            return comparison.check_tensor(self._rule(name), actual, reference, yard)
-        if problem := comparison.form_problem(actual, tuple(own.shape), own.dtype, str(own.device)):
+        problem = comparison.form_problem(actual, tuple(own.shape), own.dtype, str(own.device))
+        is_zero = own.is_floating_point() and not reference.any() and not own.any()
+        if (problem or actual is None) and not (is_zero and actual is None and name.startswith("grad")):
             return TensorCheck(name, "failed", share=float("inf"), message=f"{name}: {problem}")
+        if not own.numel():
+            return TensorCheck(name, "passed")
+        if is_zero:
+            return self._check_zero(name, actual)
         assert actual is not None
         if not own.is_floating_point():
             return _check_integers(name, actual, own, reference)
-        return comparison.check_tensor(self._rule(name), actual.reshape(1), reference.reshape(1), yard)
+        if (fill := self._fill(name)) is not None:
+            if not torch.allclose(actual[fill].double(), own[fill].double(), rtol=4 * torch.finfo(own.dtype).eps, atol=0.0):
+                value = own[fill][0].item()
+                return TensorCheck(
+                    name, "failed", share=float("inf"), message=f"{name}: expected {value:.6g} wherever it is filled"
+                )
+            actual, reference = actual.masked_fill(fill, 0.0), reference.masked_fill(fill, 0.0)
+        shape = tuple(reference.shape) or (1,)
+        return comparison.check_tensor(self._rule(name), actual.reshape(shape), reference.reshape(shape), yard)
+
+    def _fill(self, name: str) -> Mask | None:
+        """Where one number stands that is far larger than all others, as the -1e9 of a mask: it would hide their errors."""
+        if name not in self._fills:
+            exact = self.tensors[name]
+            sizes = exact.abs().flatten()
+            fill = exact == exact.flatten()[sizes.argmax()]
+            rest = sizes[~fill.flatten()]
+            is_fill = int(fill.sum()) > 1 and rest.numel() and sizes.max() > _FILL * rest.max()
+            self._fills[name] = fill if is_fill else None
+        return self._fills[name]
+
+    def _check_zero(self, name: str, actual: Tensor | None) -> TensorCheck:
+        """The verdict on what is exactly 0 in the reference: rounding of what the call was given may remain."""
+        if actual is None or not actual.numel():
+            return TensorCheck(name, "passed")
+        largest = float(actual.detach().abs().amax())
+        if largest <= _ZERO_FACTOR * torch.finfo(actual.dtype).eps * self._largest:
+            return TensorCheck(name, "passed")
+        return TensorCheck(name, "failed", share=float("inf"), message=f"{name}: expected 0 throughout, got {largest:.4g}")
 
     def _rule(self, name: str) -> TensorRule:
         own, reference = self.own[name], self.tensors[name]
@@ -171,14 +233,14 @@ class FunctionReference:
         rows, eps = max(1, count // max(shape)), TF32_EPS if is_coarser else torch.finfo(own.dtype).eps
         return TensorRule(
             name, own.dtype, str(own.device), eps, _slices(shape), self._terms or self._longest(count), 1,
-            Independent(count, rows), least_shared=self._least_shared,
+            Independent(count, rows), least_shared=self._least_shared, vanished=4 * torch.finfo(own.dtype).smallest_normal,
         )  # fmt: skip
 
     def _longest(self, count: int) -> int:
-        """The longest sum that a tensor of so many elements may end: along an axis, or over all that it lacks."""
+        """The longest sum before a tensor of so many elements, up to a limit: along an axis, or over all that it lacks."""
         inputs = list(self.arguments.tensors.values())
         longest = max((size for tensor in inputs for size in tensor.shape), default=1)
-        return max(longest, max(tensor.numel() for tensor in inputs) // count)
+        return min(_LONGEST, max(longest, max(tensor.numel() for tensor in inputs) // count))
 
     def _baseline_errors(self, runs: int) -> Errors:
         """The worst of so many runs of the reference in its own dtype; of float64 in float32, scaled."""
@@ -190,25 +252,34 @@ class FunctionReference:
         """Arguments of the runs, their results in float64, and the scale of the errors."""
         if not self._has_float64:
             return self.arguments, self.tensors, 1.0
-        narrow = self.arguments.map(lambda _, t: t.detach().float() if t.dtype == torch.float64 else t)
+        narrow = self.arguments.map(lambda _, t: t.detach().float() if t.dtype == torch.float64 else t.detach())
         # Twice: the float64 reference itself errs as much as a float64 candidate.
-        return narrow, self._exact_results(narrow), 2 * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+        scale = 2 * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+        return narrow, self._exact_results(narrow, self._own_results(narrow)[1]), scale
 
     def _run_in_own_dtype(self, number: int) -> Errors:
         arguments, exact, scale = self._measured
         if not number:
-            tensors = run(self._function, arguments, self.incoming)
+            tensors = run(self._function, arguments.copied(), self.incoming)
         else:
             random = generator(number, "dithered operators")
             moved = arguments.map(lambda _, tensor: _moved(tensor.detach(), random))
             with _DitheredOperators(Dithered(random)):
                 tensors = run(self._function, moved, self.incoming)
-        floats = {name: tensor for name, tensor in tensors.items() if tensor is not None and tensor.is_floating_point()}
+        floats = {
+            name: tensor
+            for name, tensor in tensors.items()
+            if tensor is not None and tensor.is_floating_point() and tensor.numel() and name in exact
+        }
         return {name: self._errors_of(name, tensor, exact[name], scale, number) for name, tensor in floats.items()}
 
     def _errors_of(self, name: str, tensor: Tensor, exact: Array, scale: float, number: int) -> dict[str, Error]:
-        rule, shape = self._rule(name), tuple(exact.shape) or (1,)
-        values = comparison.to_float64(tensor, exact.device).reshape(shape)
+        rule, shape, own = self._rule(name), tuple(exact.shape) or (1,), self.own[name]
+        scale = scale if own is not None and own.dtype == torch.float64 else 1.0
+        values = comparison.to_float64(tensor, exact.device)
+        if (fill := self._fill(name)) is not None:
+            values, exact = values.masked_fill(fill, 0.0), exact.masked_fill(fill, 0.0)
+        values = values.reshape(shape)
         dtype = None if number else tensor.dtype  # what is rounded to either neighbour has no shares to speak of
         found = comparison.errors(values, exact.reshape(shape), rule.slices, None, rule.subnormal, dtype)
         whole = found.get("", comparison.NO_ERROR)  # by luck a slice may be exact, as where p = x / x

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pytest_ecornn.regression.gate_limits import COLUMNS
 from pytest_ecornn.reporting import answer_table, json_report
 from pytest_ecornn.reporting.console import page
 from pytest_ecornn.reporting.console.rows_table import rows_table
@@ -43,6 +44,8 @@ class KernelReport:
 
         column: "timing", as called, or "replay", device only. Raises ValueError for a function that was not compared.
         """
+        if column not in ("", *COLUMNS):
+            raise ValueError(f"column: expected one of {', '.join(COLUMNS)}, got {column!r}")
         row = next((one for one in self.rows if one.implementation == name), None)
         timing = row and (getattr(row, column) if column else row.replay or row.timing)
         found = next((one for one in timing.against if one.baseline == than), None) if timing else None
@@ -102,9 +105,12 @@ class WrongKernel(AssertionError):
 
 def _share(by: str | float) -> float:
     try:
-        return float(by[:-1]) / 100 if isinstance(by, str) and by.endswith("%") else float(by)
+        share = float(by[:-1]) / 100 if isinstance(by, str) and by.endswith("%") else float(by)
     except ValueError:
-        raise ValueError(f"by: expected a share as 0.05 or '5%', got {by!r}") from None
+        share = -1.0
+    if not 0 <= share < 1:
+        raise ValueError(f"by: expected a share as 0.05 or '5%', got {by!r}")
+    return share
 
 
 def _printed(show: Callable[[Console], None]) -> str:

@@ -72,9 +72,9 @@ class ArgumentPool:
 
     def __init__(self, every: Sequence[Arguments], incoming: Incoming):
         self.every, self._incoming = every, incoming
-        shapes = [{name: (tuple(t.shape), t.dtype) for name, t in one.tensors.items()} for one in every]
-        if odd := [other for other in shapes if other != shapes[0]]:
-            raise ValueError(f"expected make_inputs to give one shape for every seed, got {shapes[0]} and {odd[0]}")
+        if odd := [other.kind for other in every if other.kind != every[0].kind]:
+            kinds = f"got {every[0].kind} and {odd[0]}"
+            raise ValueError(f"expected make_inputs to give one shape, and the same other arguments, for every seed, {kinds}")
         self._turns: list[int] = []
 
     @property

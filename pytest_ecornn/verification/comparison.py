@@ -83,6 +83,7 @@ class TensorRule(NamedTuple):
     eps: of the dtype, or of products' operands where they are coarser.
     terms: of the longest sums on the way to it. depth: of the longest chain of steps, through which an error may grow.
     is_undefined: whether NaN in the reference stands for any value. least_shared: elements of a slice whose shares are judged.
+    vanished: what the largest element must reach, where that is not by VANISHED.
     """
 
     tensor: str
@@ -95,6 +96,7 @@ class TensorRule(NamedTuple):
     independent: Independent
     is_undefined: bool = False
     least_shared: int = 0
+    vanished: float = 0.0
 
     @property
     def subnormal(self) -> float:
@@ -244,7 +246,7 @@ def _uninformative(rule: TensorRule, reference: Array, valid: Mask | None, yards
     largest = size.masked_fill_(~usable, -1.0).max().item()
     if largest < 0:
         return "the reference has no finite element to compare"
-    if largest < VANISHED * max(finfo.smallest_normal, torch.finfo(torch.float32).smallest_normal):
+    if largest < (rule.vanished or VANISHED * max(finfo.smallest_normal, torch.finfo(torch.float32).smallest_normal)):
         return f"vanished: the reference's largest element is {largest:.2g}"
     chaos = CHAOS * rule.eps * rule.depth**0.5
     if "" not in yardstick or yardstick[""].rms > chaos:

@@ -62,7 +62,7 @@ def test_a_property_is_left_out_with_its_reason() -> None:
     [
         (lambda x: F.softmax(x, -1).float(), {}, None, ""),
         (lambda x: torch.from_numpy(x.detach().numpy().astype(np.float32)), {}, ValueError, "computes in the dtype"),
-        (lambda x: x.nothing(), {}, ValueError, "expected a reference that runs in float64, got AttributeError"),
+        (lambda x: x.nothing(), {}, ValueError, "expected a reference that runs on these arguments, got AttributeError"),
         (softmax_reference, {"skip": {"speed": "slow"}}, ValueError, "skip: expected properties of globals_unchanged"),
         (softmax_reference, {"skip": {"repeats": ""}}, ValueError, "expected the reason why repeats is left out"),
     ],
@@ -95,7 +95,7 @@ def test_a_result_of_another_form_fails(result: Any, message: str) -> None:
 
 def test_what_no_draw_can_show_is_not_proven() -> None:
     with pytest.raises(WrongKernel, match="nothing was proven: output: vanished"):
-        check(torch.relu, torch.relu, lambda seed: (-random(seed, 8, 8).abs(),), draws=2)
+        check(torch.relu, torch.relu, lambda seed: (random(seed, 8, 8) * 1e-38,), draws=2)
 
 
 def test_integers_and_several_outputs() -> None:
@@ -112,3 +112,90 @@ def test_integers_and_several_outputs() -> None:
             lambda seed: (random(seed, 8, 30, grad=True),),
             draws=2,
         )
+
+
+def test_what_is_zero_in_the_reference_must_be_zero() -> None:
+    def make_inputs(seed: int) -> tuple[Tensor, ...]:
+        return (-random(seed, 8, 8).abs(),)
+
+    assert check(torch.relu, torch.relu, make_inputs, draws=2).row.status == "passed"
+    with pytest.raises(WrongKernel, match="output: expected 0 throughout, got 7"):
+        check(lambda x: torch.full_like(x, 7.0), torch.relu, make_inputs, draws=2)
+
+
+def test_an_idempotent_kernel_in_place_is_found() -> None:
+    with pytest.raises(WrongKernel, match="inputs_unchanged"):
+        check(lambda x: x.relu_().exp(), lambda x: x.relu().exp(), lambda seed: (random(seed, 8, 8),), draws=2)
+    skip = {"inputs_unchanged": "in place", "fresh_results": "in place"}
+    check(lambda x: x.mul_(2), lambda x: x * 2, lambda seed: (random(seed, 8, 8),), draws=2, skip=skip)
+
+
+class _Rounded(torch.autograd.Function):
+    """Right, but for incoming gradients that it rounds to bfloat16."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient.bfloat16().to(gradient.dtype) * 2
+
+
+def test_incoming_gradients_have_all_bits() -> None:
+    with pytest.raises(WrongKernel, match="grad x"):
+        check(_Rounded.apply, lambda x: x * 2, lambda seed: (random(seed, 8, 8, grad=True),), draws=2)
+
+
+def test_a_gradient_needs_a_reference_of_its_own() -> None:
+    with pytest.raises(ValueError, match="expected a reference with a gradient"):
+        check(lambda x: x * 2, lambda x: (x * 2).detach(), lambda seed: (random(seed, 8, 8, grad=True),), draws=2)
+    with pytest.raises(WrongKernel, match="grad y: expected 0 throughout"):
+        check(
+            lambda x, y: x * 2 + (y.sum() - y.sum().detach()),
+            lambda x, y: x * 2,
+            lambda seed: tuple(random(seed + k, 8, 8, grad=True) for k in (0, 1)),
+            draws=2,
+        )
+
+
+def test_arguments_of_any_form() -> None:
+    def add(x: Tensor, others: dict[str, Tensor], scale: float) -> Tensor:
+        return x * scale + others["a"]
+
+    def make_inputs(seed: int) -> tuple[Any, ...]:
+        return random(seed, 8, 8), {"a": random(seed + 1, 8, 8)}, 1.0 + seed
+
+    assert check(add, add, make_inputs, draws=3).row.status == "passed"
+    assert check(torch.relu, torch.relu, lambda seed: (torch.zeros(0, 7),), draws=2).row.status == "passed"
+    assert check(torch.relu, torch.relu, lambda seed: (random(seed, 1, 7).expand(5, 7),), draws=2).row.status == "passed"
+    with pytest.raises(TypeError, match="got an array of NumPy"):
+        check(add, add, lambda seed: (random(seed, 8), np.zeros(8)), draws=1)
+    for option in ({"draws": 0}, {"precision": "TF32"}, {"terms": 0}):
+        with pytest.raises(ValueError, match="expected"):
+            check(add, add, make_inputs, **option)  # type: ignore[arg-type]
+
+
+def test_a_float64_argument_leaves_other_dtypes_their_limits() -> None:
+    def scaled(x: Tensor, factor: Tensor) -> Tensor:
+        return x * factor
+
+    def make_inputs(seed: int) -> tuple[Tensor, ...]:
+        return random(seed, 40, 40, dtype=torch.bfloat16), torch.tensor(0.37, dtype=torch.float64)
+
+    assert check(scaled, scaled, make_inputs, draws=2).row.status == "passed"
+
+
+@pytest.mark.parametrize("factor", [1.0, 4.0])
+def test_a_mask_of_large_numbers_hides_no_error(factor: float) -> None:
+    def masked(q: Tensor, k: Tensor) -> Tensor:
+        return (q @ k.t() / 4).masked_fill(~torch.ones(12, 12, dtype=torch.bool).tril(), -1e9)
+
+    def make_inputs(seed: int) -> tuple[Tensor, ...]:
+        return random(seed, 12, 16), random(seed + 1, 12, 16)
+
+    if factor == 1.0:
+        assert check(masked, masked, make_inputs, draws=2).row.status == "passed"
+        return
+    with pytest.raises(WrongKernel, match="output"):
+        check(lambda q, k: masked(factor * q, k), masked, make_inputs, draws=2)

@@ -95,7 +95,7 @@ def test_functions_without_a_float64_form_are_compared_unproven() -> None:
 @pytest.mark.parametrize(
     ("functions", "make_inputs", "message"),
     [
-        ({"a": softmax}, inputs, "expected at least two functions to compare, got a"),
+        ({"a": softmax}, inputs, "expected at least two functions by name, as a dict, got"),
         ({"a": softmax, "b": softmax}, lambda seed: (random(seed, 4 + seed, 3),), "expected make_inputs to give one shape"),
     ],
 )

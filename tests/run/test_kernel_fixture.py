@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pytest_ecornn import load_report
+from tests.helpers import samples
 from tests.helpers.foreign import Foreign
 
 TESTS = """
@@ -111,3 +112,42 @@ def test_a_project_without_it_imports_no_torch(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_plain.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_rows_are_in_the_report_of_a_run_too(project: Foreign) -> None:
+    run = ("--ecornn-bench", "--ecornn-only", "sequential", "--ecornn-case", samples.CASE, "--ecornn-budget", "0.1")
+    project.run("test_kernels.py", *run, "-k", "test_softmax or test_benchmark", check=0)
+    names = {row.implementation for row in load_report(project.path / "reports/local").rows}
+    assert {"sequential", "softmax", "fused", "plain"} <= names
+
+
+def test_the_ini_file_may_ask_for_the_report(project: Foreign) -> None:
+    project.write("pytest.ini", "[pytest]\necornn_report = out\necornn_budget = 0.05\n")
+    project.run("test_kernels.py", "-k", "test_softmax", check=0)
+    assert (project.path / "out/report.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [
+        ("(0.2)", "marker ecornn: expected arguments by keyword, got 0.2"),
+        ("(speed=2)", "marker ecornn: expected arguments of check or compare, got 'speed'"),
+    ],
+)
+def test_a_marker_that_means_nothing_is_refused(foreign: Foreign, marker: str, message: str) -> None:
+    foreign.write("test_kernels.py", TESTS.replace("(budget=0.05, draws=3)", marker))
+    assert message in foreign.run("test_kernels.py", "-k", "test_softmax", check=1).stdout
+
+
+def test_markers_of_class_and_function_add_up(foreign: Foreign) -> None:
+    text = TESTS.replace("\n\n@pytest.mark.ecornn(budget=0.05, draws=3)\ndef test_softmax(ecornn):", CLASS, 1)
+    foreign.write("test_kernels.py", text.replace("\n    ecornn.c", "\n        ecornn.c", 2))
+    assert "passed 2 draws" in foreign.run("test_kernels.py", "-k", "test_softmax", check=0).stdout
+
+
+CLASS = """
+
+@pytest.mark.ecornn(draws=2)
+class TestOne:
+    @pytest.mark.ecornn(budget=0.05, seed=4)
+    def test_softmax(self, ecornn):"""

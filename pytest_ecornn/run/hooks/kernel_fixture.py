@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,25 +28,30 @@ class KernelFixture:
     def __init__(self, request: pytest.FixtureRequest, folder: Path):
         """folder: that the processes of the run share."""
         self._node, self._config, self._folder = request.node, request.config, folder
-        marker = self._node.get_closest_marker("ecornn")
         declared = Options.declared()["budget"]
         declared.take_ini(self._config)
-        budget = declared.raw(self._config)
-        own = {} if budget is declared.default else {"budget": budget}
-        self._defaults: dict[str, Any] = own | (marker.kwargs if marker else {})
+        budget = declared.parsed(self._config)
+        self._defaults: dict[str, Any] = {} if declared.raw(self._config) is declared.default else {"budget": budget}
+        for marker in reversed([*self._node.iter_markers("ecornn")]):
+            if marker.args:
+                raise pytest.UsageError(f"marker ecornn: expected arguments by keyword, got {marker.args[0]!r:.80}")
+            self._defaults |= marker.kwargs
+        known = {*_parameters(checking.check), *_parameters(comparing.compare)}
+        if odd := [name for name in self._defaults if name not in known]:
+            raise pytest.UsageError(f"marker ecornn: expected arguments of check or compare, got {odd[0]!r}")
         running: Any = self._config.pluginmanager.get_plugin("ecornn-running")
         self._lock: MachineLock = running.session.lock if running else MachineLock(rows=folder)
         self._lock.run = worker_input(self._config).get("ecornn_run", self._lock.run)
 
     def check(self, candidate: Function, reference: Function, make_inputs: Any, **options: Any) -> KernelReport:
         """`pytest_ecornn.check`: fails the test where the candidate is wrong."""
-        options = {**self._options("budget"), **options}
+        options = {**self._options(checking.check), **options}
         with self._lock.shared():
             return self._added(lambda: checking.check(candidate, reference, make_inputs, **options))
 
     def compare(self, functions: Mapping[str, Function], make_inputs: Any, **options: Any) -> KernelReport:
         """`pytest_ecornn.compare`, in turn with the run's other processes."""
-        options = {"name": self._node.name, "lock": self._lock, **self._options("draws", "skip"), **options}
+        options = {"name": self._node.name, "lock": self._lock, **self._options(comparing.compare), **options}
         former, notes = self._former(functions)
         report = self._added(lambda: comparing.compare({**functions, **former}, make_inputs, **options), notes)
         for row in report.rows:
@@ -71,9 +77,9 @@ class KernelFixture:
     def _limit(self) -> float:
         return Options.declared()["limits"].parsed(self._config).share("", "", "timing")  # type: ignore[no-any-return]
 
-    def _options(self, *others: str) -> dict[str, Any]:
-        """The marker's arguments, without those of the other verb."""
-        return {name: value for name, value in self._defaults.items() if name not in others}
+    def _options(self, verb: Function) -> dict[str, Any]:
+        """The markers' arguments that the verb has."""
+        return {name: value for name, value in self._defaults.items() if name in _parameters(verb)}
 
     def _added(self, verb: Any, notes: Sequence[str] = ()) -> KernelReport:
         """What the verb returns; its rows, also those of a failure, become the test's."""
@@ -111,3 +117,8 @@ class KernelFixture:
         )
         benchmark.name, benchmark.fullname = row.implementation, f"{self._node.nodeid}[{row.implementation}]"
         timer.replay(benchmark, row.timing.samples_us, row.case, {"implementation": row.implementation})
+
+
+def _parameters(verb: Function) -> list[str]:
+    """Names of the arguments by keyword."""
+    return [one.name for one in inspect.signature(verb).parameters.values() if one.kind is one.KEYWORD_ONLY]

@@ -83,7 +83,12 @@ class KernelRows:
 
     @property
     def _is_report_asked_for(self) -> bool:
-        return any(str(argument).startswith("--ecornn-report") for argument in self._config.invocation_params.args)
+        """Whether the command line, addopts or the ini-file names a folder."""
+        from pytest_ecornn.run.options import Options
+
+        declared = Options.declared()["report"]
+        declared.take_ini(self._config)
+        return declared.raw(self._config) is not declared.default
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.rows:

@@ -227,7 +227,9 @@ class RunPlugin:
         try:
             if self._gate:
                 self._compare(self._gate, rows, session, is_cut_short)
-            paths = reporting.write_reports(self.session.options.report, self._run_info(), rows, self._compared)
+            functions: Any = self._config.pluginmanager.get_plugin("ecornn-kernel-rows")
+            reported = [*rows, *functions.rows]
+            paths = reporting.write_reports(self.session.options.report, self._run_info(), reported, self._compared)
             self._written.append(_where(paths))
             github.append_summary("Recurrent layers", rows, self._compared)
         except reporting.ReportError as error:
