@@ -59,12 +59,18 @@ class Revision:
         return other
 
     def load(self, file: Path, load: Callable[[Path], Any]) -> Any:
-        """What `load` makes of the counterpart, which it imports. Raises NotThere, also where nothing imported has changed."""
+        """What `load` makes of the counterpart, which it imports. Raises NotThere.
+
+        That is raised too where neither a module that was imported has changed, nor a file of other code beside one.
+        """
         other = self.counterpart(file)
         with self._modules() as modules:
             loaded = load(other)
         files = {other, *(Path(module.__file__) for module in modules if module.__file__)}
-        if all(one.read_bytes() == self._today(one).read_bytes() for one in files if self._today(one).is_file()):
+        files |= {
+            file for one in files for file in one.parent.iterdir() if file.suffix not in (".py", ".pyc") and file.is_file()
+        }
+        if all(map(self._is_unchanged, files)):
             raise NotThere(f"unchanged since {self.label}")
         return loaded
 
@@ -74,7 +80,11 @@ class Revision:
         if "<" in name:
             raise NotThere(f"expected a function of a module, got {name}")
         own = inspect.unwrap(function)
-        module = self.load(Path(inspect.getfile(own)), lambda file: _imported(own.__module__, file))
+        try:
+            source = Path(inspect.getfile(own))
+        except TypeError:
+            raise NotThere(f"{name} has no source file") from None
+        module = self.load(source, lambda file: _imported(own.__module__, file))
         found: Any = module
         for part in name.split("."):
             found = getattr(found, part, None)
@@ -82,8 +92,9 @@ class Revision:
             raise NotThere(f"{name} is not in {self.label}")
         return found  # type: ignore[no-any-return]
 
-    def _today(self, file: Path) -> Path:
-        return self.root / file.relative_to(self.folder)
+    def _is_unchanged(self, file: Path) -> bool:
+        today = self.root / file.relative_to(self.folder)
+        return today.is_file() and file.read_bytes() == today.read_bytes()
 
     @contextmanager
     def _modules(self) -> Iterator[list[ModuleType]]:

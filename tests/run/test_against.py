@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
 
 from pytest_ecornn import Case, load_report
 from pytest_ecornn.regression.gate_limits import Thresholds
-from pytest_ecornn.run.revisions import slower
+from pytest_ecornn.run.revisions import NotThere, Revision, slower
 from tests.helpers import samples
 from tests.helpers.foreign import Foreign
 from tests.helpers.report_rows import report_row, timing
@@ -130,3 +136,34 @@ def test_own_implementations_are_not_loaded_twice(foreign: Foreign) -> None:
     foreign.run(*run, "--ecornn-against", "HEAD", check=0)
     (row,) = [row for row in load_report(foreign.path / "reports/local").rows if row.kind == "benchmark"]
     assert f"not compared with {commit_of}: its operators cannot be loaded twice" in row.notes
+
+
+def test_code_in_other_languages_counts(tmp_path: Path) -> None:
+    for folder, kernel in (("then", "a"), (".", "b")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "kernels.py").write_text("def softmax(x):\n    return x\n")
+        (tmp_path / folder / "kernel.cu").write_text(kernel)
+    spec = importlib.util.spec_from_file_location("kernels_of_today", tmp_path / "kernels.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    revision = Revision("then", tmp_path, tmp_path / "scratch")
+    assert revision.function(module.softmax)(1) == 1
+    (tmp_path / "kernel.cu").write_text("a")
+    with pytest.raises(NotThere, match="unchanged since then"):
+        revision.function(module.softmax)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (torch.relu, "relu has no source file"),
+        (lambda x: x, "expected a function of a module, got .*lambda"),
+        (torch.nn.functional.softmax, "functional.py is not in then"),
+    ],
+)
+def test_what_has_no_past_is_told(tmp_path: Path, function: Any, message: str) -> None:
+    (tmp_path / "then").mkdir()
+    with pytest.raises(NotThere, match=message):
+        Revision("then", tmp_path, tmp_path / "scratch").function(function)
