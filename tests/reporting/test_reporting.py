@@ -339,7 +339,6 @@ def test_a_control_whose_second_build_was_not_captured_has_no_device_only_noise(
     assert "device only" not in line
 
 
-
 def test_summary_counts_rows_and_verdicts() -> None:
     lines = concluded(sample_rows(), {UNPROVEN}).counts
     assert lines[0] == (
