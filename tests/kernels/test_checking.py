@@ -199,3 +199,26 @@ def test_a_mask_of_large_numbers_hides_no_error(factor: float) -> None:
         return
     with pytest.raises(WrongKernel, match="output"):
         check(lambda q, k: masked(factor * q, k), masked, make_inputs, draws=2)
+
+
+@pytest.mark.test_all
+def test_a_compiled_function_passes() -> None:
+    """By torch.compile, whose guards are global state of its own."""
+    kernel = KERNELS["softmax float32"]
+    compiled = torch.compile(kernel.reference, dynamic=False)
+    skip = {"calls_at_once": "each thread compiles for itself", "globals_unchanged": "compiling sets modes of torch"}
+    assert check(compiled, kernel.reference, kernel.make_inputs, draws=3, skip=skip).row.status == "passed"
+
+
+def test_a_graph_of_onnx_runtime_passes() -> None:
+    runtime, onnx = pytest.importorskip("onnxruntime"), pytest.importorskip("onnx")
+    shape = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None, None]) for name in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Softmax", ["x"], ["y"], axis=-1)], "softmax", shape[:1], shape[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+    def softmax(x: Tensor) -> Any:
+        return session.run(["y"], {"x": x.numpy()})[0]
+
+    kernel = KERNELS["softmax float32"]
+    assert check(softmax, kernel.reference, lambda seed: (random(seed, 17, 97),), draws=4).row.status == "passed"
