@@ -28,7 +28,8 @@ from pytest_ecornn.verification.calls import Tensors, WrongForm
 from pytest_ecornn.verification.comparison import Array, Error, Mask, Slices, TensorCheck, TensorRule
 from pytest_ecornn.verification.permutation import factors, max_ulps
 from pytest_ecornn.verification.rounding_shares import Independent
-from pytest_ecornn.verification.yardstick import Errors, elementwise_max, judged
+from pytest_ecornn.verification.verification import judged
+from pytest_ecornn.verification.yardstick import Errors, elementwise_max
 
 RUNS = (1, 4, 24)  # of the reference in its own dtype, while a tensor fails
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}

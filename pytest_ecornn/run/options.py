@@ -236,7 +236,7 @@ def _limits(option: Option, config: pytest.Config) -> Thresholds:
         raise pytest.UsageError("--ecornn-compare compares times: expected --ecornn-bench beside it")
     if typed and not (has_report or config.getoption("--ecornn-against")):
         raise pytest.UsageError(
-            f"{option.flag} expected --ecornn-compare FILE or --ecornn-against REV beside it, to be slower than"
+            f"{option.flag} expected --ecornn-compare FILE beside it, or --ecornn-against REV, to be slower than"
         )
     for source, texts in (("ecornn_fail_slower", config.getini("ecornn_fail_slower")), (option.flag, typed)):
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -157,7 +158,7 @@ class ReferenceResult:
         if (rounded := self.rounded(declared.weight_rounding)) is not self:
             return rounded.compare(tensors, declared, fewest_runs)
         counts = (fewest_runs, 1, *yardstick.run_counts(self.tensors["output"].numel()))
-        return yardstick.judged(self.tensors, lambda names, runs: self._judge(tensors, declared, names, runs), counts)
+        return judged(self.tensors, lambda names, runs: self._judge(tensors, declared, names, runs), counts)
 
     def _judge(self, tensors: Tensors, declared: Declared, names: Sequence[str], runs: int) -> dict[str, TensorCheck]:
         yard = self.baseline_errors(declared, runs) if runs else {name: {"": comparison.NO_ERROR} for name in names}
@@ -166,6 +167,24 @@ class ReferenceResult:
             name: comparison.check_tensor(rule, tensors.get(name), self.tensors[name], yard[name], self.valid(name))
             for name, rule in rules.items()
         }
+
+
+def judged(
+    names: Iterable[str], judge: Callable[[Sequence[str], int], dict[str, TensorCheck]], counts: Iterable[int]
+) -> list[TensorCheck]:
+    """The verdict on each tensor. What fails is judged again by more runs: these only raise the limits.
+
+    judge: the verdicts on the tensors of such names, by so many runs.
+    """
+    verdicts, doubtful = dict[str, TensorCheck](), list(names)
+    for runs in dict.fromkeys(counts):
+        verdicts |= judge(doubtful, runs)
+        failed = {name: check for name, check in verdicts.items() if check.status == "failed"}
+        largest = math.inf if runs < yardstick.MANY_RUNS else yardstick.DECIDED
+        doubtful = [name for name, check in failed.items() if not runs or check.share < largest]
+        if not doubtful:
+            break
+    return list(verdicts.values())
 
 
 def _reference(problem: Problem) -> dict[str, Array]:

@@ -16,8 +16,6 @@ output, and a state carried in storage the output: autograd then rounds the sum 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -27,7 +25,7 @@ from pytest_ecornn.cases.contents import Problem, generator
 from pytest_ecornn.contract import Case, Weights
 from pytest_ecornn.reference import rounding as _rounding
 from pytest_ecornn.reference.rounding import Dithered, Parted
-from pytest_ecornn.verification.comparison import Error, TensorCheck
+from pytest_ecornn.verification.comparison import Error
 from pytest_ecornn.verification.rounding_shares import Shares
 
 Errors = dict[str, dict[str, Error]]  # by tensor, by slice
@@ -65,24 +63,6 @@ def run_counts(size: int) -> tuple[int, ...]:
         return 3, MANY_RUNS, 128
     fewest, most = (3, MANY_RUNS) if size <= SMALL else (1, 16)
     return fewest, most if size <= LARGE else 4
-
-
-def judged(
-    names: Iterable[str], judge: Callable[[Sequence[str], int], dict[str, TensorCheck]], counts: Iterable[int]
-) -> list[TensorCheck]:
-    """The verdict on each tensor. What fails is judged again by more runs: these only raise the limits.
-
-    judge: the verdicts on the tensors of such names, by so many runs.
-    """
-    verdicts, doubtful = dict[str, TensorCheck](), list(names)
-    for runs in dict.fromkeys(counts):
-        verdicts |= judge(doubtful, runs)
-        failed = {name: check for name, check in verdicts.items() if check.status == "failed"}
-        largest = math.inf if runs < MANY_RUNS else DECIDED
-        doubtful = [name for name, check in failed.items() if not runs or check.share < largest]
-        if not doubtful:
-            break
-    return list(verdicts.values())
 
 
 def rounding(case: Case, number: int, is_searching: bool) -> _rounding.Rounding:
