@@ -10,4 +10,4 @@ from pytest_ecornn.implementations.fused_cpu import ROUNDED, FusedCpu
 
 class FusedCpuBf16(FusedCpu):
     supported = ROUNDED
-    weight_rounding = "bfloat16"
+    weight_rounding, runs_unnamed = "bfloat16", False

@@ -10,4 +10,4 @@ from pytest_ecornn.implementations.fused_cpu import ROUNDED, FusedCpu
 
 class FusedCpuInt8(FusedCpu):
     supported = ROUNDED
-    weight_rounding = "int8"
+    weight_rounding, runs_unnamed = "int8", False

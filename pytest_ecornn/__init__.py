@@ -20,21 +20,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
-    "Case",
-    "Cell",
-    "Cost",
-    "Implementation",
-    "KernelReport",
-    "Report",
-    "ReportError",
-    "SupportedCases",
-    "Unsupported",
-    "Weights",
-    "WrongKernel",
-    "__version__",
-    "check",
-    "compare",
-    "load_report",
+    "Case", "Cell", "Cost", "Implementation", "KernelReport", "Report", "ReportError", "SupportedCases", "Unsupported",
+    "Weights", "WrongKernel", "__version__", "check", "compare", "load_report",
 ]  # fmt: skip
 _MODULES = {
     "KernelReport": "pytest_ecornn.kernels.report", "WrongKernel": "pytest_ecornn.kernels.report",

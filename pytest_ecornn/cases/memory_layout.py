@@ -67,3 +67,19 @@ def _apart(case: Case, values: Tensor) -> Tensor:
     buffer = values.new_zeros(rows * (width + _GAP) + 1)
     strides, start = ((width + _GAP, 1), 0) if case.layout == "strided" else ((width, 1), 1)
     return buffer.as_strided((rows, width), strides, start).copy_(values)
+
+
+def spaced(tensor: Tensor) -> Tensor:
+    """The same values as every other element of a larger tensor, from its second on; what lies between is NaN, or 0."""
+    buffer = tensor.new_full((*tensor.shape[:-1], 2 * tensor.shape[-1] + 1), _filler(tensor))
+    return buffer[..., 1::2].copy_(tensor.detach())
+
+
+def behind(tensor: Tensor, count: int) -> Tensor:
+    """The same values, contiguous behind so many elements of NaN, or 0, as the parts of `torch.cat` are."""
+    buffer = tensor.new_full((count + tensor.numel(),), _filler(tensor))
+    return buffer[count:].view(tensor.shape).copy_(tensor.detach())
+
+
+def _filler(tensor: Tensor) -> float:
+    return float("nan") if tensor.is_floating_point() else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ class Arguments:
             raise TypeError(f"expected make_inputs to return tensors, as a tuple or a dict of arguments; got {made!r:.100}")
         return arguments
 
-    @property
+    @cached_property
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor among the arguments, by name."""
         tensors: dict[str, Tensor] = {}

@@ -67,7 +67,7 @@ def check(
                 f"draw {seed + number} ({described(arguments)}): {line}" for line in _wrong(candidate, expected, row, worst)
             ]
         if not found and number in (0, len(every) - 1):
-            subject = Subject(candidate, arguments, _others(every, number), expected.incoming, expect, guard.changes)
+            subject = Subject(candidate, expected, _others(every, number), expect, guard.changes)
             found = list(_broken(subject, skip, row))
         problems, row.examples = problems + found, number + 1
         if found:
@@ -173,6 +173,6 @@ def function_row(name: str, problem: str, arguments: Arguments, kind: str = "dra
     """An empty row of a function, on arguments like these."""
     tensors = list(arguments.tensors.values())
     dtype = next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
-    mode = "training" if any(t.requires_grad for t in tensors) else "inference"
+    mode = "training" if arguments.has_gradients else "inference"
     case = f"{problem}({described(arguments)})"
     return Row(kind, name, case, problem, str(dtype).removeprefix("torch."), str(arguments.device), mode, "passed")

@@ -68,9 +68,10 @@ def compare(
     with lock.shared():
         judges = {"": reference} if reference else functions
         expect, judging = _judge(judges, contents[0], incoming, precision, terms)
+        expected = expect(contents[0]) if expect else None
         for row, function in zip(rows, functions.values(), strict=True):
-            if expect:
-                _fail(row, failure(expect(contents[0]), run(function, contents[0].copied(), incoming)))
+            if expected:
+                _fail(row, failure(expected, run(function, contents[0].copied(), incoming)))
     freeze_living()
     arms = [Arm(TimedFunction(one, function, contents[0], incoming), pool) for one, function in functions.items()]
     with lock.exclusive():

@@ -7,43 +7,47 @@ by the reference of the arguments that they belong to.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pytest_ecornn.cases.memory_layout import behind, spaced
 from pytest_ecornn.kernels.arguments import Arguments, Function, FunctionCall, Incoming, made_once, run
 from pytest_ecornn.kernels.reference import FunctionReference
 from pytest_ecornn.system.graphs import GraphCapture, NotCaptured
 from pytest_ecornn.verification import overlap
 from pytest_ecornn.verification.agreement import differing_names
-from pytest_ecornn.verification.calls import Copies, PoisonedAllocations, Tensors, WrongResult
+from pytest_ecornn.verification.calls import Copies, PoisonedAllocations, Tensors, copy_tensors
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, everything
 from pytest_ecornn.verification.guards.guards import RedzoneAllocations, Redzones
-from pytest_ecornn.verification.properties.subject import NotApplicable
+from pytest_ecornn.verification.properties.subject import NotApplicable, changed
 
 _REPEATS, _KEPT_RESULTS = 12, 4
 _DELAY_CYCLES = 20_000_000  # of a GPU's clock: about 10 ms
-_BEFORE = 3  # elements before the first of an argument that is offset
+_offset = partial(behind, count=3)  # at an address that is aligned to an element alone
 
 
-@dataclass
 class Subject:
     """A function, with arguments and others of the same shapes.
 
-    expect: makes the reference of arguments and gradients. changes: of global settings, by the first call ever.
+    expected: the reference of the arguments. expect: makes that of others, and of other gradients. changes: of global settings,
+    by the first call ever.
     """
 
-    function: Function
-    arguments: Arguments
-    others: Arguments
-    incoming: Incoming
-    expect: Callable[..., FunctionReference]
-    changes: list[str] = field(default_factory=list)
-    _references: dict[int, FunctionReference] = field(default_factory=dict)
+    def __init__(
+        self,
+        function: Function,
+        expected: FunctionReference,
+        others: Arguments,
+        expect: Callable[..., FunctionReference],
+        changes: Sequence[str] = (),
+    ):
+        self.function, self.others, self.expect, self.changes = function, others, expect, changes
+        self.arguments, self.incoming = expected.arguments, expected.incoming
+        self._references = {id(self.arguments): expected}
 
     def run(self, arguments: Arguments) -> Tensors:
         """Calls the function, on a copy of what other calls are judged by."""
@@ -82,11 +86,7 @@ def inputs_unchanged(subject: Subject) -> str:
     moved = [name for name, place in _places(leaves).items() if place != places[name]]
     if moved:
         return f"expected {moved[0]} where it was, but it has other memory or strides"
-    try:
-        guard.check()
-    except WrongResult as wrong:
-        return str(wrong)
-    return ""
+    return changed(guard)
 
 
 def _places(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Any, ...]]:
@@ -94,7 +94,7 @@ def _places(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Any, ...]]:
 
 
 def repeats(subject: Subject) -> str:
-    first = _copies(subject.run(subject.arguments))
+    first = copy_tensors(subject.run(subject.arguments))
     for number in range(2, _REPEATS + 1):
         if names := differing_names(first, subject.run(subject.arguments)):
             return f"call {number} of the same: {names[0]} has other bits"
@@ -113,7 +113,7 @@ def stateless(subject: Subject) -> str:
 
 def fresh_results(subject: Subject) -> str:
     results = [subject.run(subject.arguments)]
-    copies = _copies(results[0])
+    copies = copy_tensors(results[0])
     results += [subject.run(subject.others) for _ in range(_KEPT_RESULTS)]
     if names := differing_names(copies, results[0]):
         return f"{names[0]} changed when the function was called again"
@@ -144,25 +144,9 @@ def guard_bands(subject: Subject) -> str:
     return zones.find_overwrite() or (message and f"with NaN around arguments and memory of torch.empty: {message}")
 
 
-def _spaced(tensor: Tensor) -> Tensor:
-    """Every other element of a row, from the second on; what lies between is as large as can be."""
-    buffer = tensor.new_full((*tensor.shape[:-1], 2 * tensor.shape[-1] + 1), _filler(tensor))
-    return buffer[..., 1::2].copy_(tensor.detach())
-
-
-def _offset(tensor: Tensor) -> Tensor:
-    """Contiguous, from an address that is not aligned to more than an element."""
-    buffer = tensor.new_full((_BEFORE + tensor.numel(),), _filler(tensor))
-    return buffer[_BEFORE:].view(tensor.shape).copy_(tensor.detach())
-
-
 def _transposed(tensor: Tensor) -> Tensor:
     """The first two dimensions in the other order in memory."""
     return tensor.detach().transpose(0, 1).contiguous().transpose(0, 1)
-
-
-def _filler(tensor: Tensor) -> float:
-    return float("nan") if tensor.is_floating_point() else 0
 
 
 def _laid_out(subject: Subject, layout: Callable[[Tensor], Tensor], dimensions: int) -> str:
@@ -177,7 +161,7 @@ def incoming_layouts(subject: Subject) -> str:
     layouts: dict[str, Callable[[Tensor], Tensor]] = {
         "expanded from one number, as those of sum()": lambda t: t.new_ones(()).expand(t.shape),
         "offset": _offset,
-        "spaced": lambda t: _spaced(t) if t.ndim else t,
+        "spaced": lambda t: spaced(t) if t.ndim else t,
         "transposed": lambda t: _transposed(t) if t.ndim > 1 else t,
     }
     for label, layout in layouts.items():
@@ -238,7 +222,7 @@ def current_stream(subject: Subject) -> str:
         with torch.cuda.stream(side):
             torch.cuda._sleep(_DELAY_CYCLES)
             arguments.fill(subject.others)
-            tensors = _copies(subject.run(arguments))
+            tensors = copy_tensors(subject.run(arguments))
         torch.cuda.synchronize()
     message = subject.judge(tensors, subject.others)
     return message and f"on a stream that fills the arguments first: {message}"
@@ -268,10 +252,6 @@ def _needs_gpu(subject: Subject) -> None:
         raise NotApplicable("a CPU has no streams and no CUDA graphs")
 
 
-def _copies(tensors: Tensors) -> Tensors:
-    return {name: None if tensor is None else tensor.clone() for name, tensor in tensors.items()}
-
-
 PROPERTIES: Mapping[str, tuple[str, Callable[[Subject], str]]] = {
     "globals_unchanged": ("settings that the whole process shares are left as they were", globals_unchanged),
     "inputs_unchanged": ("arguments are left as they were", inputs_unchanged),
@@ -280,7 +260,7 @@ PROPERTIES: Mapping[str, tuple[str, Callable[[Subject], str]]] = {
     "fresh_results": ("results have memory of their own, which later calls do not touch", fresh_results),
     "written": ("every element of every result is written", written),
     "guard_bands": ("nothing is written outside the call's own memory, nor read", guard_bands),
-    "strided": ("arguments may have gaps between their elements", partial(_laid_out, layout=_spaced, dimensions=1)),
+    "strided": ("arguments may have gaps between their elements", partial(_laid_out, layout=spaced, dimensions=1)),
     "offset": ("arguments may begin anywhere in memory", partial(_laid_out, layout=_offset, dimensions=1)),
     "transposed": ("arguments may be transposed views", partial(_laid_out, layout=_transposed, dimensions=2)),
     "incoming_layouts": ("incoming gradients may have any memory layout", incoming_layouts),

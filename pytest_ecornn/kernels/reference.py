@@ -249,20 +249,19 @@ class FunctionReference:
         return elementwise_max(self._errors[:runs])
 
     @cached_property
-    def _measured(self) -> tuple[Arguments, dict[str, Array], float]:
-        """Arguments of the runs, their results in float64, and the scale of the errors."""
+    def _measured(self) -> tuple[Arguments, Tensors, dict[str, Array], float]:
+        """Arguments of the runs, results of the plain one and in float64, and the scale of the errors."""
         if not self._has_float64:
-            return self.arguments, self.tensors, 1.0
+            return self.arguments, self.own, self.tensors, 1.0
         narrow = self.arguments.map(lambda _, t: t.detach().float() if t.dtype == torch.float64 else t.detach())
         # Twice: the float64 reference itself errs as much as a float64 candidate.
         scale = 2 * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
-        return narrow, self._exact_results(narrow, self._own_results(narrow)[1]), scale
+        own, gradients = self._own_results(narrow)
+        return narrow, own, self._exact_results(narrow, gradients), scale
 
     def _run_in_own_dtype(self, number: int) -> Errors:
-        arguments, exact, scale = self._measured
-        if not number:
-            tensors = run(self._function, arguments.copied(), self.incoming)
-        else:
+        arguments, tensors, exact, scale = self._measured
+        if number:
             random = generator(number, "dithered operators")
             moved = arguments.map(lambda _, tensor: _moved(tensor.detach(), random))
             with _DitheredOperators(Dithered(random)):

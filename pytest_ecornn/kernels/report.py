@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_ecornn.regression.gate_limits import COLUMNS
-from pytest_ecornn.reporting import answer_table, json_report
+from pytest_ecornn.reporting import answer_table, files, json_report
 from pytest_ecornn.reporting.console import page
 from pytest_ecornn.reporting.console.rows_table import rows_table
 from pytest_ecornn.reporting.stored.load import load_report
@@ -80,12 +80,14 @@ class KernelReport:
                 console.print(formatting.printable(line), markup=False, highlight=False)
 
     def save(self, path: str | Path) -> Path:
-        """Writes a report.json that `load` and `pytest_ecornn.load_report` read; into a folder under that name."""
+        """Writes a report.json that `load` and `pytest_ecornn.load_report` read; into a folder under that name.
+
+        Raises ReportError where it cannot be written.
+        """
         path = Path(path)
         path = path if path.suffix == ".json" else path / "report.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
         run = RunInfo(self.started, sum(row.seconds for row in self.rows), "pytest_ecornn", machine.fingerprint(Path.cwd()))
-        path.write_text(json_report.render(run, self.rows, ()), encoding="utf-8")
+        files.write(path, json_report.render(run, self.rows, ()))
         return path
 
     @classmethod

@@ -26,7 +26,7 @@ from pytest_ecornn.contract import Declared
 from pytest_ecornn.measurement.pool import PreparedCall, TimedCall
 from pytest_ecornn.system import memory
 from pytest_ecornn.verification import spot_check
-from pytest_ecornn.verification.calls import Tensors, WrongResult, bitwise_different
+from pytest_ecornn.verification.calls import Tensors, WrongResult, bitwise_different, copy_tensors
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.verification import ReferenceResult
 
@@ -46,10 +46,6 @@ def detached(call: TimedCall, result: Any) -> Tensors:
     """
     by_name = call.results_by_name(*result)
     return {name: None if tensor is None else Tensor.detach(tensor) for name, tensor in by_name.items()}
-
-
-def copies(results: Tensors) -> Tensors:
-    return {name: None if tensor is None else tensor.clone() for name, tensor in results.items()}
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
@@ -166,7 +162,7 @@ class SpotChecks:
             key = self._draw() + is_certain
             if len(self.calls) < self._most or key > self.calls[0].key:
                 selected.append(one)
-                self._keep(KeptCall(key, one, copies(detached(one.call, result))))
+                self._keep(KeptCall(key, one, copy_tensors(detached(one.call, result))))
         is_watched = self._draw() < 1 / self._blocks
         for one in selected if is_watched else selected[:1]:
             one.check_unchanged()
@@ -177,7 +173,7 @@ class SpotChecks:
         while len(self._held) < min(_HELD, len(results)):
             drawn = int(self._draw() * len(results))
             tensors = detached(prepared[drawn].call, results[drawn])
-            self._held.append((tensors, copies(tensors)))
+            self._held.append((tensors, copy_tensors(tensors)))
 
     def _keep(self, call: KeptCall) -> None:
         (heapq.heappush if len(self.calls) < self._most else heapq.heapreplace)(self.calls, call)

@@ -66,7 +66,7 @@ class ImplementationInfo:
         """Whether a run has it without its name: an own one that rounds weights computes another function than its rivals."""
         if self.is_former:
             return False
-        return not self.is_own or (self.cls.runs_unnamed and self.cls.weight_rounding == "none")
+        return not self.is_own or self.cls.runs_unnamed
 
     def nearest_supported(self, case: Case, refusal: Refusal) -> Case | None:
         """As `strategies.nearest_supported`. Another's sources are read for sizes, too; own ones run any."""

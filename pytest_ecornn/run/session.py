@@ -142,19 +142,20 @@ class RunSession:
     def _implementations_of_revision(self) -> dict[str, ImplementationInfo | str]:
         """Each selected implementation as the revision has it, or why it is not timed."""
         former: dict[str, ImplementationInfo | str] = {}
-        for one in self.selected if self.revision else ():
+        if self.revision is None:
+            return former
+        for one in self.selected:
             try:
-                former[one.name] = self._of_revision(one)
+                former[one.name] = self._of_revision(one, self.revision)
             except (NotThere, discovery.DiscoveryError) as reason:
-                former[one.name] = f"not compared with {self.revision.label if self.revision else ''}: {reason}"
+                former[one.name] = f"not compared with {self.revision.label}: {reason}"
         return former
 
-    def _of_revision(self, implementation: ImplementationInfo) -> ImplementationInfo:
-        assert self.revision is not None
+    def _of_revision(self, implementation: ImplementationInfo, revision: Revision) -> ImplementationInfo:
         if implementation.is_own:
             raise NotThere("its operators cannot be loaded twice; see suites.checkouts")
-        suffix, label = f"_at_{self.revision.folder.name}", self.revision.label
-        found: ImplementationInfo = self.revision.load(
+        suffix, label = f"_at_{revision.folder.name}", revision.label
+        found: ImplementationInfo = revision.load(
             implementation.path, lambda file: discovery.load_from(file, implementation, suffix)
         )
         former = replace(found, name=f"{implementation.name}@{label}", is_former=True)

@@ -128,6 +128,11 @@ def tree_map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
     return tuple(tree_map_tensors(function, one) for one in value) if isinstance(value, (tuple, list)) else value
 
 
+def copy_tensors(tensors: Tensors) -> Tensors:
+    """Copies the tensors into memory that no layer knows."""
+    return {name: None if tensor is None else tensor.clone() for name, tensor in tensors.items()}
+
+
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

@@ -131,7 +131,7 @@ class ReferenceResult:
 
     def _run_loop(self, declared: Declared, number: int, is_searching: bool, rounds: rounding.Rounding) -> yardstick.Errors:
         problem, reference, scale = self._measured
-        finfo, errors = torch.finfo(contents.torch_dtype(problem.case)), {}
+        errors = {}
         permutation = Permutation.sample(problem.case, number)
         permuted = permutation.problem(problem, max_ulps(is_searching))
         loop = ReferenceLoop(declared, rounds)
@@ -142,9 +142,8 @@ class ReferenceResult:
         for name, tensor in tensors.items():
             assert tensor is not None
             values = comparison.to_float64(permutation.undo(name, tensor), reference[name].device)
-            where = layer_rule(problem.case, name, values.shape).slices
-            subnormal, dtype = finfo.smallest_normal * finfo.eps, None if is_searching else tensor.dtype
-            found = comparison.errors(values, reference[name], where, self.valid(name), subnormal, dtype)
+            rule, dtype = layer_rule(problem.case, name, values.shape), None if is_searching else tensor.dtype
+            found = comparison.errors(values, reference[name], rule.slices, self.valid(name), rule.subnormal, dtype)
             errors[name] = {label: Error(e.rms * scale, e.maximum * scale, e.count, e.shares) for label, e in found.items()}
         return errors
 

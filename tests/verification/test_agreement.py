@@ -8,9 +8,8 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification.agreement import ResultComparator
-from pytest_ecornn.verification.calls import Tensors, run
+from pytest_ecornn.verification.calls import Tensors, copy_tensors, run
 from pytest_ecornn.verification.comparison import zero_problem
-from pytest_ecornn.verification.properties.subject import copy_tensors
 
 TRAINING = Case.parse("gru-T4-B2-H5-float32-state-training")
 

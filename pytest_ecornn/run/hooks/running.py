@@ -218,9 +218,8 @@ class RunPlugin:
             lines := slower(self._journal.rows, revision.label, self.session.options.limits)
         ):
             self._written += [f"SLOWER: {line}" for line in lines]
-            session.exitstatus = (
-                pytest.ExitCode.TESTS_FAILED if session.exitstatus == pytest.ExitCode.OK else session.exitstatus
-            )
+            if session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
         is_cut_short = is_over or session.exitstatus == pytest.ExitCode.INTERRUPTED
         rows = self._rows = self._reached_rows(self._journal.rows) if is_cut_short else self._journal.rows
         baselines.compare_with_own_rows(rows)

@@ -13,7 +13,7 @@ from torch import Tensor
 from pytest_ecornn.contract import cells
 from pytest_ecornn.verification import overlap
 from pytest_ecornn.verification.agreement import ResultComparator
-from pytest_ecornn.verification.calls import Call, Tensors
+from pytest_ecornn.verification.calls import Call, Tensors, copy_tensors
 from pytest_ecornn.verification.properties.graph_calls import (
     GraphCall,
     check_allclose,
@@ -23,7 +23,7 @@ from pytest_ecornn.verification.properties.graph_calls import (
     rotated,
     variants,
 )
-from pytest_ecornn.verification.properties.subject import PropertyContext, copy_tensors
+from pytest_ecornn.verification.properties.subject import PropertyContext
 
 
 def calls_interleaved(subject: PropertyContext) -> str:

@@ -10,7 +10,7 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Layer
 from pytest_ecornn.verification.agreement import ResultComparator
-from pytest_ecornn.verification.calls import Tensors
+from pytest_ecornn.verification.calls import Tensors, copy_tensors
 from pytest_ecornn.verification.properties.graph_calls import (
     check_allclose,
     labelled,
@@ -19,7 +19,7 @@ from pytest_ecornn.verification.properties.graph_calls import (
     wrong_labelled,
 )
 from pytest_ecornn.verification.properties.operators import AtOperator, spread_places
-from pytest_ecornn.verification.properties.subject import PropertyContext, copy_tensors
+from pytest_ecornn.verification.properties.subject import PropertyContext
 
 _LONGEST_SECONDS = 0.5  # that a call waits for the other thread's, which may wait for it in turn
 

@@ -13,11 +13,11 @@ from itertools import combinations
 import torch
 from torch import Tensor, nn
 
-from pytest_ecornn.cases import contents
+from pytest_ecornn.cases import contents, memory_layout
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Layer, Weights
 from pytest_ecornn.verification.agreement import ResultComparator
-from pytest_ecornn.verification.calls import Call, Tensors
+from pytest_ecornn.verification.calls import Call, Tensors, copy_tensors
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.outcomes import WrongCase
 from pytest_ecornn.verification.properties.graph_calls import (
@@ -29,7 +29,7 @@ from pytest_ecornn.verification.properties.graph_calls import (
     rotated,
     variants,
 )
-from pytest_ecornn.verification.properties.subject import PropertyContext, copy_tensors
+from pytest_ecornn.verification.properties.subject import PropertyContext
 from pytest_ecornn.verification.verification import ReferenceResult
 
 _BEFORE = 128  # elements of a flat buffer, before the part that becomes a weight
@@ -85,8 +85,7 @@ def _replaced(weight: nn.Parameter, new: Tensor) -> None:
 
 
 def _part_of_a_buffer(weight: nn.Parameter, new: Tensor) -> None:
-    buffer = new.new_full((_BEFORE + new.numel(),), float("nan"))
-    weight.data = buffer[_BEFORE:].view(new.shape).copy_(new)
+    weight.data = memory_layout.behind(new, _BEFORE)
 
 
 _WAYS: dict[str, Callable[[nn.Parameter, Tensor], object]] = {

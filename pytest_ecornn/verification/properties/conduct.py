@@ -18,10 +18,10 @@ from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.system.graphs import GraphCapture, NotCaptured
 from pytest_ecornn.verification import overlap
 from pytest_ecornn.verification.agreement import ResultComparator
-from pytest_ecornn.verification.calls import Call, MutationGuard, PoisonedAllocations, Tensors, tree_map_tensors
+from pytest_ecornn.verification.calls import Call, MutationGuard, PoisonedAllocations, Tensors, copy_tensors, tree_map_tensors
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, everything, has_busy_threads, live_threads
 from pytest_ecornn.verification.guards.guards import RedzoneAllocations, Redzones
-from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext, changed, copy_tensors
+from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext, changed
 
 _LONGEST_SECONDS, _FEWEST_REPEATS = 5.0, 3
 _FEWEST_KEPT, _KEPT_RESULTS = 6, 17  # more than a layer that uses its buffers in turn is likely to have

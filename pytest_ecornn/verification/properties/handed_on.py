@@ -10,7 +10,7 @@ from torch import Tensor
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import cells
 from pytest_ecornn.verification.agreement import ResultComparator
-from pytest_ecornn.verification.calls import Call, Tensors, WrongResult
+from pytest_ecornn.verification.calls import Call, Tensors, WrongResult, copy_tensors
 from pytest_ecornn.verification.properties.graph_calls import (
     GraphCall,
     check_allclose,
@@ -18,7 +18,7 @@ from pytest_ecornn.verification.properties.graph_calls import (
     or_zeros,
     raised_as_wrong,
 )
-from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext, copy_tensors
+from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
 
 
 def state_handed_on(subject: PropertyContext) -> str:

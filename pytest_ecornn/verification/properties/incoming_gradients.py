@@ -13,7 +13,7 @@ from math import inf, nan
 import torch
 from torch import Tensor
 
-from pytest_ecornn.cases import contents
+from pytest_ecornn.cases import contents, memory_layout
 from pytest_ecornn.contract import Layer
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification.agreement import ResultComparator
@@ -87,25 +87,13 @@ def _permuted(order: tuple[int, ...], gradient: Tensor) -> Tensor:
     return gradient.permute(order).contiguous().permute(inverse)
 
 
-def _spaced(gradient: Tensor) -> Tensor:
-    """Every other element of a larger tensor, from its second on; what lies between is NaN."""
-    buffer = gradient.new_full((*gradient.shape[:-1], 2 * gradient.shape[-1] + 1), float("nan"))
-    return buffer[..., 1::2].copy_(gradient)
-
-
-def _after_others(gradient: Tensor) -> Tensor:
-    """Contiguous, behind 64 elements of NaN, as `torch.cat` sends back the parts of its own."""
-    buffer = gradient.new_full((_BEFORE + gradient.numel(),), float("nan"))
-    return buffer[_BEFORE:].view(gradient.shape).copy_(gradient)
-
-
 _LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "expanded from one number, as those of sum()": lambda gradient: gradient.new_ones(()).expand(gradient.shape),
     "expanded over the first dimension": lambda gradient: gradient[:1].expand(gradient.shape),
     "with the first two dimensions transposed": partial(_permuted, (1, 0, 2)),
     "with the last dimension first": partial(_permuted, (2, 0, 1)),
-    "strided and offset": _spaced,
-    "contiguous and offset, as those of parts of torch.cat": _after_others,
+    "strided and offset": memory_layout.spaced,
+    "contiguous and offset, as those of parts of torch.cat": partial(memory_layout.behind, count=_BEFORE),
 }
 
 

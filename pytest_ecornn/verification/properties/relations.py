@@ -15,9 +15,9 @@ from pytest_ecornn.cases.contents import Problem, placed_tensor
 from pytest_ecornn.contract import LAYOUTS, cells
 from pytest_ecornn.verification import overlap
 from pytest_ecornn.verification.agreement import ResultComparator
-from pytest_ecornn.verification.calls import Tensors
+from pytest_ecornn.verification.calls import Tensors, copy_tensors
 from pytest_ecornn.verification.properties.graph_calls import check_allclose, labelled
-from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext, copy_tensors
+from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
 
 
 def causal(subject: PropertyContext) -> str:

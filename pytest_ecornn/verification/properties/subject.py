@@ -12,7 +12,7 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Case, Declared, Implementation, Layer, Unsupported, Weights
 from pytest_ecornn.verification.agreement import ResultComparator, loosest
-from pytest_ecornn.verification.calls import Call, MutationGuard, Tensors, WrongResult, run_call
+from pytest_ecornn.verification.calls import Call, Copies, MutationGuard, Tensors, WrongResult, copy_tensors, run_call
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, everything, random_states_restored
 from pytest_ecornn.verification.outcomes import skips_as_unsupported
 
@@ -106,15 +106,10 @@ class PropertyContext:
         return agreement.bitwise_equal(wanted, got) if self.implementation.deterministic else agreement.allclose(wanted, got)
 
 
-def changed(guard: MutationGuard) -> str:
+def changed(guard: Copies) -> str:
     """Restores guarded tensors and describes the first that was written into; empty if none was."""
     try:
         guard.check()
     except WrongResult as wrong:
         return str(wrong)
     return ""
-
-
-def copy_tensors(tensors: Tensors) -> Tensors:
-    """Copies the tensors into memory that no layer knows."""
-    return {name: None if t is None else t.clone() for name, t in tensors.items()}
