@@ -105,7 +105,7 @@ def gate_false_alarms(runs: list[list[Row]]) -> tuple[int, int]:
             judged += one.verdict != "not judged"
             if one.looks_slower:
                 again = (paired_ratio(*_times(rows, one), outcome.confidence) for rows in further)
-                one = gate.with_remeasurement(one, lambda _, again=again: next(again))  # type: ignore[misc]
+                one = gate.with_remeasurement(one, lambda _, again=again: next(again), outcome.confidence)  # type: ignore[misc]
             slower += one.verdict == "slower"
     return judged, slower
 

@@ -17,6 +17,9 @@ This is for disturbances that last longer than a measurement, of which no interv
 measured again, so a report to compare with should hold many pairs (`--ecornn-pairs`), and a row of it that others are known to
 have disturbed is not judged by. One that is disturbed now has an interval that holds whatever that has cost, and one whose
 anchor took other times elsewhere in its run an interval that is wider by that.
+
+What differs from process to process no interval of one process holds. Where the stored report has replicates, a row that looks
+slower is measured by as many fresh processes, and judged by Student's interval of the processes then and now.
 """
 
 from __future__ import annotations
@@ -117,6 +120,13 @@ class RegressionReport:
         return one.looks_slower or (self.is_strict and one.verdict == "unclear")
 
     @property
+    def replicates_due(self) -> dict[Key, int]:
+        """Rows that are due and were measured by several processes then, but by one now; and by how many then."""
+        due = [one for one in self.findings if one.then and one.now and self.is_due(one) and not one.now.replicates]
+        counts = {("benchmark", one.implementation, one.case): len(one.then.replicates) for one in due if one.then}
+        return {key: count for key, count in counts.items() if count}
+
+    @property
     def problems(self) -> list[str]:
         """Why the gate fails, a line each; empty where it does not."""
         worse = sum(change.is_worse for change in self.changes)
@@ -191,10 +201,10 @@ def confidence_of(columns: int) -> float:
     return 1 - min(WRONG_ROWS, WRONG_RUNS / max(1, columns))
 
 
-def reevaluate(one: RegressionFinding, now: Ratio) -> RegressionFinding:
+def reevaluate(one: RegressionFinding, now: Ratio, confidence: float) -> RegressionFinding:
     """The finding with what was measured last."""
     assert one.then is not None
-    change = Ratio(now.ratio / one.then.ratio, now.low / one.then.high, now.high / one.then.low)
+    change = statistics.change(one.then, now, confidence)
     return replace(one, now=now, change=change, verdict=verdict(change, one.limit))
 
 
@@ -204,10 +214,12 @@ def verdict(change: Ratio, limit: float) -> str:
     return "not slower" if word in ("same", "unclear") and change.high <= 1 + limit else word
 
 
-def with_remeasurement(one: RegressionFinding, again: Callable[[RegressionFinding], Ratio]) -> RegressionFinding:
+def with_remeasurement(
+    one: RegressionFinding, again: Callable[[RegressionFinding], Ratio], confidence: float
+) -> RegressionFinding:
     """The finding after new measurements, until one does not find it slower. again: a new ratio of the row to its anchor."""
     for _ in range(MAX_REMEASUREMENTS):
-        one = reevaluate(one, again(one))
+        one = reevaluate(one, again(one), confidence)
         one.measured += 1
         if one.verdict != "slower":
             break
@@ -252,7 +264,8 @@ def _judge_first(one: RegressionFinding, then: Row, now: Row, confidence: float)
     except ValueError as error:
         one.reason = str(error)
         return
-    done = reevaluate(one, one.now)
+    one.measured = len(one.now.replicates) or 1
+    done = reevaluate(one, one.now, confidence)
     one.change, one.verdict = done.change, done.verdict
     if one.verdict == "unclear":
         doubts = (_against(getattr(row, one.column), one.anchor).doubt for row in (then, now))

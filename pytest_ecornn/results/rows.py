@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import inf, log, log1p
 from typing import Any
 
@@ -65,7 +65,7 @@ class BaselineRatio:
     """The row against one baseline, from paired blocks: ratio = this time / the baseline's, with its interval.
 
     lost, delayed: as of `Timing`, of the baseline's blocks. doubts: other times of the baseline, for which the interval is
-    wider than its blocks'; doubt: the same in words.
+    wider than its blocks'; doubt: the same in words. replicates: the ratio in each process, where several measured it.
     """
 
     baseline: str
@@ -79,6 +79,7 @@ class BaselineRatio:
     delayed: list[float] = field(default_factory=list)
     doubt: str = ""
     doubts: list[Doubt] = field(default_factory=list)
+    replicates: list[float] = field(default_factory=list)
 
     def add_doubts(self, doubts: Sequence[Doubt], equivalence_margin: float) -> None:
         """Widens the interval by the doubts, and takes the verdict from it."""
@@ -104,7 +105,7 @@ class BaselineRatio:
 def widened(ratio: Ratio, doubts: Sequence[Doubt]) -> Ratio:
     """The ratio with the interval to judge by: the high end is to the baseline's quickest time, the low end to its slowest."""
     quickest, slowest = extremes(doubts)
-    return Ratio(ratio.ratio, ratio.low / slowest, ratio.high / quickest)
+    return replace(ratio, low=ratio.low / slowest, high=ratio.high / quickest)
 
 
 def extremes(doubts: Sequence[Doubt]) -> tuple[float, float]:

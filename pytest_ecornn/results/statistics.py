@@ -6,14 +6,17 @@ tests/results/test_statistics.py at 4 % a pair, a look after every pair, 99 %): 
 there, this one over 99 %; where 15 % of one side's blocks are outliers, Hodges-Lehmann covers 78 % and the ratio of medians
 leaves 21 % of equal pairs unclear after 100, this one 95 % and 1 %. A verdict needs the whole interval on one side of a
 margin, so repeated looks cost no false ones; only a true ratio on the margin itself is covered less (95 % after 100 looks).
+
+Where several processes measured a ratio, Student's interval of theirs holds what differs from process to process as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from math import comb
+from math import atan, comb, cos, exp, inf, log, pi, sin, sqrt
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -23,6 +26,7 @@ Verdict = Literal["faster", "slower", "same", "unclear"]
 # The relative difference under which two times are the same, as called and by replay, which the host's unsteadiness spares.
 EQUIVALENCE_MARGINS = {"timing": 0.05, "replay": 0.015}
 CONFIDENCE = 0.99
+MIN_REPLICATES = 3
 MIN_PAIRS = 8  # the fewest whose extremes bound the median with 99 %: 1 - 2 / 2**8
 FAMILYWISE_ERROR = 0.05  # the chance that any interval of a run misses its ratio, at most
 _MIN_RATIO_PAIRS = 3
@@ -31,11 +35,15 @@ _MAD_TO_SIGMA = 1.4826  # a normal distribution's standard deviation, over its m
 
 @dataclass(frozen=True)
 class Ratio:
-    """The candidate's time over the baseline's, and the interval that it lies in."""
+    """The candidate's time over the baseline's, and the interval that it lies in.
+
+    replicates: the ratio in each process that measured it, where there were several.
+    """
 
     ratio: float
     low: float
     high: float
+    replicates: tuple[float, ...] = field(default=(), kw_only=True)
 
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
@@ -76,6 +84,69 @@ def reaching_interval(samples: Sequence[float], confidence: float = CONFIDENCE) 
     wider = (high - low) * _extrapolation_factor(len(samples), confidence)
     median, low, high = (float(np.exp(value)) for value in (median, low - wider, high + wider))
     return median, low, high
+
+
+def of_replicates(values: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
+    """Geometric mean of values above 0, one of each process, with Student's interval of their logarithms.
+
+    Raises ValueError for fewer than 3, and for a value not above 0.
+    """
+    if len(values) < MIN_REPLICATES or not all(0 < value < inf for value in values):
+        raise ValueError(f"expected at least {MIN_REPLICATES} values above 0, got {list(values)}")
+    mean = fmean(map(log, values))
+    half_width = _half_width(confidence, values)
+    return Ratio(exp(mean), exp(mean - half_width), exp(mean + half_width), replicates=tuple(values))
+
+
+def change(then: Ratio, now: Ratio, confidence: float) -> Ratio:
+    """The ratio now over the ratio then, both with intervals of the confidence.
+
+    Its interval goes from end to opposite end. Where several processes measured then, Student's interval of the difference of
+    their samples replaces their own; a single process now is one more of those then, beside its own interval.
+    """
+    low, high = now.low / then.high, now.high / then.low
+    if then.replicates:
+        samples = [one.replicates for one in (then, now) if one.replicates]
+        joint = _half_width(confidence, *samples) if now.replicates else _half_width(confidence, then.replicates, single=True)
+        wider = exp(joint - sum(_half_width(confidence, sample) for sample in samples))
+        low, high = low / wider, high * wider
+    return Ratio(now.ratio / then.ratio, low, high)
+
+
+def _half_width(confidence: float, *samples: Sequence[float], single: bool = False) -> float:
+    """Half of Student's interval of a mean of logarithms, or of two means' difference.
+
+    single: of the difference between the mean and one more value.
+    """
+    logs = [[log(value) for value in sample] for sample in samples]
+    freedom = sum(len(sample) - 1 for sample in logs)
+    squares = sum((value - fmean(sample)) ** 2 for sample in logs for value in sample)
+    share = sum(1 / len(sample) for sample in logs) + single
+    return student(confidence, freedom) * sqrt(squares / freedom * share)
+
+
+@lru_cache(maxsize=256)
+def student(confidence: float, freedom: int) -> float:
+    """How many standard errors around the mean hold it with the confidence: Student's t, two-sided, of so many degrees."""
+    low, high = 0.0, 1.0
+    while _student_within(high, freedom) < confidence:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student_within(middle, freedom) < confidence else (low, middle)
+    return high
+
+
+def _student_within(t: float, freedom: int) -> float:
+    """The chance of a value within -t to t: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4."""
+    angle, is_odd = atan(t / sqrt(freedom)), freedom % 2
+    term = total = cos(angle) if is_odd else 1.0
+    for number in range(2 + is_odd, freedom - 1, 2):
+        term *= (number - 1) / number * cos(angle) ** 2
+        total += term
+    if is_odd:
+        return 2 / pi * (angle + (sin(angle) * total if freedom > 1 else 0.0))
+    return sin(angle) * total
 
 
 def pair_noise(candidate: Sequence[float], baseline: Sequence[float]) -> float:

@@ -73,9 +73,12 @@ class RegressionGate:
         return found
 
     def measure_again(self, outcome: RegressionReport, say: Callable[[str], None]) -> None:
-        """Each finding that looks slower, in place, until one measurement does not find it so; if strict, unclear ones too."""
+        """Each finding that looks slower, in place, until one measurement does not find it so; if strict, unclear ones too.
+
+        What several processes measured now is left as it is.
+        """
         for index, one in enumerate(outcome.findings):
-            if outcome.is_due(one):
+            if outcome.is_due(one) and not (one.now and one.now.replicates):
                 state = "looks slower" if one.looks_slower else "unclear"
                 say(f"{state}, measured again: {one.implementation} {one.case}")
                 outcome.findings[index] = self._judged_again(one, outcome)
@@ -85,7 +88,9 @@ class RegressionGate:
         item = self._item(one)
         try:
             with skips_as_unsupported(), ExitGuard():
-                return gate.with_remeasurement(one, lambda found: self._remeasure(item, found, outcome.confidence))
+                return gate.with_remeasurement(
+                    one, lambda found: self._remeasure(item, found, outcome.confidence), outcome.confidence
+                )
         except (RemeasurementFailed, SkipCheck, Unsupported) as error:
             reason = str(error)
         except RAISED as error:

@@ -19,7 +19,7 @@ from pytest_ecornn.regression.gate_limits import Thresholds
 from pytest_ecornn.results.shard import Shard, parse_shard
 from pytest_ecornn.run.expected_failures import ExpectedFailures
 
-MIN_PAIRS = 8  # statistics.MIN_PAIRS, which would import NumPy
+MIN_PAIRS, MIN_REPLICATES = 8, 3  # those of statistics, which would import NumPy
 PROFILES = ("quick", "default", "thorough")
 # By kind of device: the first that there is and that runs the case.
 DEFAULT_BASELINES = {"cpu": ("torch_cpu", "sequential"), "cuda": ("cudnn", "sequential")}
@@ -258,6 +258,15 @@ def _against(option: Option, config: pytest.Config) -> Any:
     return option.raw(config)
 
 
+def _replicates(option: Option, config: pytest.Config) -> Any:
+    count = option.raw(config)
+    if count != 1 and count < MIN_REPLICATES:
+        raise pytest.UsageError(f"{option.flag} expected at least {MIN_REPLICATES} processes, or 1, got {count}")
+    if count != 1 and not config.getoption("--ecornn-bench"):
+        raise pytest.UsageError(f"{option.flag} repeats timed rows: expected --ecornn-bench beside it")
+    return count
+
+
 def _isolate(option: Option, config: pytest.Config) -> bool:
     return option.raw(config) or config.getoption("--ecornn-ray") is not None
 
@@ -492,6 +501,16 @@ class Options:
         metavar="N",
         parse=_over_0,
         setup=int,
+    )
+    replicates: int = option(
+        "--ecornn-replicates",
+        TIMING,
+        "Time each row in so many processes, one after another, and take a ratio's interval from theirs: memory and code lie "
+        "elsewhere in each. Default: 1; of a row that looks slower than in a stored report, as many as that has.",
+        type=int,
+        default=1,
+        metavar="N",
+        parse=_replicates,
     )
     compare: Path | None = option(
         "--ecornn-compare",

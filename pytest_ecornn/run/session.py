@@ -351,6 +351,7 @@ class RunSession:
             "baselines": ", ".join(options.baselines) or default_baselines(devices),
             "budget": f"{options.budget:g} s a row",
             "fewest pairs": options.pairs,
+            **({"processes a row": options.replicates} if options.replicates > 1 else {}),
             "profile": options.profile,
             "seed": options.seed,
             "intervals": f"{statistics.CONFIDENCE:.0%} of a time, {self.confidence:.4g} of a ratio",

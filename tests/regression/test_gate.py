@@ -194,7 +194,7 @@ def test_only_what_is_slower_each_time_stays_slower() -> None:
 
     def again(times: list[float]) -> gate.RegressionFinding:
         left = iter(times)
-        return gate.with_remeasurement(found, lambda _: paired_ratio([100.0 * next(left)] * 40, [100.0] * 40, 0.999))
+        return gate.with_remeasurement(found, lambda _: paired_ratio([100.0 * next(left)] * 40, [100.0] * 40, 0.999), 0.999)
 
     assert (again([1.2, 1.2, 1.2]).verdict, again([1.2, 1.2, 1.2]).measured) == ("slower", 4)
     assert (again([1.2, 1.0]).verdict, again([1.2, 1.0]).measured) == ("not slower", 3)
@@ -206,7 +206,30 @@ def test_what_was_not_measured_again_is_unclear() -> None:
     assert (verdicts(outcome), outcome.problems) == ({"a": "unclear"}, [])
 
 
+def test_what_several_processes_measured_is_judged_by_theirs() -> None:
+    machine = Machine(1, 0.01, arm=0.02)
+    then = machine.row("case", 1.0, 40, processes=5)
+    for factor, verdict in ((1.0, "unclear"), (1.5, "slower")):
+        (found,) = compared([then], [machine.row("case", factor, 40, processes=5)]).findings
+        assert (found.verdict, found.measured) == (verdict, 5)
+        assert found.change.low < factor < found.change.high  # type: ignore[union-attr]
+
+
+def test_a_row_that_looks_slower_is_due_in_as_many_processes_as_then() -> None:
+    then, now = Machine(1, 0.01).row("case", 1.0, 40, processes=6), Machine(1, 0.01).row("case", 1.2, 40)
+    outcome = compared([then], [now])
+    assert outcome.replicates_due == {now.key: 6}
+    assert compared([then], [Machine(1, 0.01).row("case", 1.2, 40, processes=3)]).replicates_due == {}
+    assert compared([Machine(1, 0.01).row("case", 1.0, 40)], [now]).replicates_due == {}
+
+
 # The promise: recorded-like runs replayed.
+
+
+def test_what_differs_between_processes_makes_no_false_alarm_among_five() -> None:
+    machine = Machine(5, 0.02, arm=0.02)
+    assert sum(replayed(machine, 1.0, 50, 40, processes=5)[0] for _ in range(8)) == 0
+    assert replayed(machine, 1.3, 50, 40, processes=5)[0] >= 45
 
 
 def test_of_10000_rows_that_did_not_change_3_at_most_are_called_slower() -> None:
@@ -284,7 +307,7 @@ def test_another_kind_of_machine_is_refused_and_other_versions_are_shown() -> No
 
 def test_a_ratio_of_intervals_is_as_wide_as_both() -> None:
     found = gate.RegressionFinding("a", "case", "timing", (1.0, 1.0), 0.05, "base", then=Ratio(1.0, 0.9, 1.1))
-    assert gate.reevaluate(found, Ratio(1.2, 1.1, 1.3)).change == Ratio(1.2, 1.1 / 1.1, 1.3 / 0.9)
+    assert gate.reevaluate(found, Ratio(1.2, 1.1, 1.3), 0.99).change == Ratio(1.2, 1.1 / 1.1, 1.3 / 0.9)
 
 
 def test_a_control_is_not_judged() -> None:

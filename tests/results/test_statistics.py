@@ -11,11 +11,14 @@ from pytest_ecornn.results.statistics import (
     CONFIDENCE,
     MIN_PAIRS,
     Ratio,
+    change,
     is_conclusive,
     median_interval,
+    of_replicates,
     pair_noise,
     paired_ratio,
     per_comparison_confidence,
+    student,
     verdict,
 )
 from tests.tools.gate_noise import Machine
@@ -149,3 +152,40 @@ def test_the_spread_of_pairs_is_their_noise_whatever_the_ratio_and_the_outliers(
     times = random.lognormal(0.0, 0.02, (2, 2000)) * [[300.0], [100.0]]
     times[0, :100] *= 10
     assert pair_noise(*times) == pytest.approx(0.02 * 2**0.5, rel=0.1)
+
+
+# Several processes.
+
+
+@pytest.mark.parametrize(
+    ("confidence", "freedom", "expected"),
+    [(0.95, 1, 12.706), (0.95, 2, 4.303), (0.99, 3, 5.841), (0.99, 4, 4.604), (0.99, 15, 2.947), (0.99, 30, 2.750)],
+)
+def test_student_is_as_tabulated(confidence: float, freedom: int, expected: float) -> None:
+    assert student(confidence, freedom) == pytest.approx(expected, abs=6e-4)
+
+
+def test_an_interval_by_processes_holds_what_differs_between_them() -> None:
+    random = np.random.default_rng(1)
+    samples = 1.3 * np.exp(random.normal(0, 0.02, (2000, 5)))
+    inside = [ratio.low <= 1.3 <= ratio.high for ratio in map(of_replicates, samples.tolist())]
+    assert 0.985 <= np.mean(inside) <= 0.995
+
+
+@pytest.mark.parametrize("processes", [(5, 5), (3, 12), (5, 1)])
+def test_a_change_by_processes_is_missed_as_often_as_promised(processes: tuple[int, int]) -> None:
+    random, misses = np.random.default_rng(2), 0
+    for _ in range(2000):
+        then, now = (np.exp(random.normal(0, 0.02, count)).tolist() for count in processes)
+        found = change(
+            of_replicates(then, 0.95), of_replicates(now, 0.95) if len(now) > 1 else Ratio(now[0], now[0], now[0]), 0.95
+        )
+        misses += not found.low <= 1 <= found.high
+    assert 60 <= misses <= 140
+
+
+def test_fewer_than_three_processes_promise_nothing() -> None:
+    with pytest.raises(ValueError, match=r"expected at least 3 values above 0, got \[1.0, 2.0\]"):
+        of_replicates([1.0, 2.0])
+    with pytest.raises(ValueError, match="above 0, got"):
+        of_replicates([1.0, 2.0, 0.0])

@@ -15,8 +15,9 @@ import numpy as np
 from pytest_ecornn import reporting
 from pytest_ecornn.regression import gate
 from pytest_ecornn.regression.gate_limits import DEFAULT, Thresholds
+from pytest_ecornn.results.replicates import with_replicates
 from pytest_ecornn.results.rows import Row
-from pytest_ecornn.results.statistics import paired_ratio
+from pytest_ecornn.results.statistics import CONFIDENCE, paired_ratio
 from tests.helpers.reporting_samples import CASES, row, timing
 
 _NOISE = [
@@ -36,13 +37,22 @@ exactly the limit, and of 1,000 that were slower by 10 %.
 | arms differ from run to run by | noise of a pair | pairs stored | unchanged | at the limit | 10 % slower |
 | ---: | ---: | ---: | ---: | ---: | ---: |
 """
+_REPLICATED = [(arm, count) for arm in (0.01, 0.02) for count in (5, 10, 20)]
+_REPLICATED_HEAD = """
+With `--ecornn-replicates`, 40 pairs a process, 2 % of noise: so many processes measured the stored report, and as many measure
+what looks slower in one process now. The last column: of 1,000 rows that were slower by 20 %.
+
+| arms differ by | processes | unchanged | at the limit | 10 % slower | 20 % slower |
+| ---: | ---: | ---: | ---: | ---: | ---: |
+"""
 _TAIL = """
 - Slower by exactly the limit is the hardest to tell; where arms differ, half of such rows are in truth beyond it.
 - With few pairs the gate calls nothing slower that is not much slower: it says unclear.
 - What differs from one process to the next and stays so (addresses, the state of threads) no interval of one run holds. At 2 %
-  an arm, 4 % between two ratios, it makes false alarms at a limit of 5 %: set the limit to at least twice what two runs of the
-  same code differ by. On a two-core machine that another program kept busy, a loop's ratio to torch_cpu, which has two threads,
-  differed by over 20 % between two runs.
+  an arm, 4 % between two ratios, it makes false alarms at a limit of 5 %: let several processes measure, or set the limit to at
+  least twice what two runs of the same code differ by. On a two-core machine that another program kept busy, a loop's ratio to
+  torch_cpu, which has two threads, differed by over 20 % between two runs.
+- Five processes make no false alarm at 2 %, but see little below 20 % then: Student's t of eight degrees of freedom is wide.
 """
 
 
@@ -81,26 +91,42 @@ class Machine:
         log += random.normal(0, 0.3) + random.normal(0, self._arm, 2)
         return (true * np.exp(log[:, 0])).tolist(), np.exp(log[:, 1]).tolist()
 
-    def row(self, case: str, true: float, pairs: int) -> Row:
+    def row(self, case: str, true: float, pairs: int, processes: int = 1) -> Row:
+        """A row that takes `true` times as long as its anchor, as one process measured it, or several."""
+        rows = [self._row(case, true, pairs) for _ in range(processes)]
+        return with_replicates(rows[0], rows[1:], CONFIDENCE) if processes > 1 else rows[0]
+
+    def _row(self, case: str, true: float, pairs: int) -> Row:
         found = one("a", true, {"base": 1.0})
         assert found.timing is not None
-        found.timing.samples_us, found.timing.against[0].samples_us = self.times(true, pairs)
+        against = found.timing.against[0]
+        found.timing.samples_us, against.samples_us = self.times(true, pairs)
+        against.ratio = paired_ratio(found.timing.samples_us, against.samples_us).ratio
         return replace(found, case=case)
 
 
-def replayed(machine: Machine, change: float, rows: int, pairs: int) -> tuple[int, int]:
-    """Of that many rows of two runs, whose ratios differ by `change`: how many are slower, how many were measured again."""
+def replayed(machine: Machine, change: float, rows: int, pairs: int, processes: int = 1) -> tuple[int, int]:
+    """Of that many rows of two runs, whose ratios differ by `change`: how many are slower, how many were measured again.
+
+    processes: that measured each stored row, and measure again what looks slower.
+    """
     names = [f"case {n}" for n in range(rows)]
     true = dict(zip(names, np.random.default_rng(0).uniform(0.1, 3.0, rows), strict=True))
     then, now = (
-        [machine.row(name, factor * ratio, count) for name, ratio in true.items()]
-        for factor, count in ((1.0, pairs), (change, 8))
+        [machine.row(name, factor * ratio, count, several) for name, ratio in true.items()]
+        for factor, count, several in ((1.0, pairs, processes), (change, 8, 1))
     )
     outcome = compared(then, now)
+    if due := outcome.replicates_due:
+        now = [machine.row(row.case, change * true[row.case], pairs, processes) if row.key in due else row for row in now]
+        outcome = compared(then, now)
+        return sum(found.verdict == "slower" for found in outcome.findings), len(due)
     looks = [found for found in outcome.findings if found.looks_slower]
     last = [
         gate.with_remeasurement(
-            found, lambda same: paired_ratio(*machine.times(change * true[same.case], 2 * pairs), outcome.confidence)
+            found,
+            lambda same: paired_ratio(*machine.times(change * true[same.case], 2 * pairs), outcome.confidence),
+            outcome.confidence,
         )
         for found in looks
     ]
@@ -114,6 +140,12 @@ def note() -> str:
         kinds = ((1.0, 50, 100), (1.0 + DEFAULT, 50, 40), (1.1, 50, 20))
         found = [sum(replayed(machine, change, rows, pairs)[0] for _ in range(runs)) for change, rows, runs in kinds]
         lines.append(f"| {arm:.1%} | {sigma:.0%} | {pairs} | {' | '.join(map(str, found))} |\n")
+    lines.append(_REPLICATED_HEAD)
+    for arm, processes in _REPLICATED:
+        machine = Machine(5, 0.02, arm)
+        kinds = ((1.0, 50, 100), (1.0 + DEFAULT, 50, 40), (1.1, 50, 20), (1.2, 50, 20))
+        found = [sum(replayed(machine, change, rows, 40, processes)[0] for _ in range(runs)) for change, rows, runs in kinds]
+        lines.append(f"| {arm:.1%} | {processes} | {' | '.join(map(str, found))} |\n")
     return _HEAD + "".join(lines) + _TAIL
 
 

@@ -152,7 +152,12 @@ class TimedBlockBounds:
 
 
 def ratio_of(timing: Timing, against: BaselineRatio, confidence: float) -> Ratio:
-    """A column's ratio to one of its baselines, from their blocks. Raises ValueError as `TimedBlockBounds.ratio_to` does."""
+    """A column's ratio to one of its baselines, from their blocks or by processes.
+
+    Raises ValueError as `TimedBlockBounds.ratio_to` and `of_replicates` do.
+    """
+    if against.replicates:
+        return statistics.of_replicates(against.replicates, confidence)
     own, baseline = (
         TimedBlockBounds.of(blocks.samples_us, blocks.lost, blocks.delayed, timing.disturbance) for blocks in (timing, against)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ecornn.run import replicates
 from pytest_ecornn.run.hooks.benchmark_plugin import BenchmarkPlugin
 from pytest_ecornn.run.items.unsupported_items import UnsupportedItem, row_item
 from pytest_ecornn.run.session import ROW_FIXTURES, RunSession
@@ -40,6 +42,11 @@ class RowCollection:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Iterator[None]:
         """Drops the placeholder that pytest makes for a test without parameters, and what makes pytest-benchmark skip rows."""
         items[:] = [item for item in items if row_item(item) or not _takes_row(item)]
+        if labels := os.environ.get(replicates.LABELS):
+            replicated = set(Path(labels).read_text(encoding="utf-8").splitlines())
+            items[:] = [
+                item for item in items if (row := row_item(item)) and row.kind == "benchmark" and str(row) in replicated
+            ]
         self._leave_other_shards(items)
         yield
         self._benchmark_plugin.keep_rows(item for item in items if row_item(item))

@@ -36,6 +36,7 @@ from pytest_ecornn.run.items.unsupported_items import Grouping, row_item
 from pytest_ecornn.run.process import worker_input
 from pytest_ecornn.run.processes.controller import ignore_closed_channel
 from pytest_ecornn.run.processes.worker import WorkerThreads
+from pytest_ecornn.run.replicates import Replicates
 from pytest_ecornn.run.revisions import slower
 from pytest_ecornn.run.session import RunSession
 from pytest_ecornn.run.suites import select_suites
@@ -77,6 +78,10 @@ class RunPlugin:
         config.pluginmanager.register(self._collection, "ecornn-collection")
         select_suites(config, ["test_equivalence.py", "test_properties.py", *(["test_benchmark.py"] if is_bench else [])])
 
+    def _seconds_left(self) -> float:
+        left: float = self._deadline - time.monotonic()
+        return left
+
     # The way of a row.
 
     def _set_due(self, ids: Collection[str]) -> None:
@@ -88,7 +93,7 @@ class RunPlugin:
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput["ecornn_shared"] = self.session.shared_folder
         node.workerinput["ecornn_run"] = self.session.lock.run
-        node.workerinput["ecornn_seconds"] = self._deadline - time.monotonic()
+        node.workerinput["ecornn_seconds"] = self._seconds_left()
         run_seed.pass_on(self._config, node.workerinput)
         ignore_closed_channel(node)
 
@@ -214,18 +219,17 @@ class RunPlugin:
             self._written += [f"ERROR: {line}" for line in lines]
         if not self._journal.rows:
             return
-        if (revision := self.session.revision) and (
-            lines := slower(self._journal.rows, revision.label, self.session.options.limits)
-        ):
-            self._written += [f"SLOWER: {line}" for line in lines]
-            if session.exitstatus == pytest.ExitCode.OK:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
         is_cut_short = is_over or session.exitstatus == pytest.ExitCode.INTERRUPTED
-        rows = self._rows = self._reached_rows(self._journal.rows) if is_cut_short else self._journal.rows
-        baselines.compare_with_own_rows(rows)
+        self._rows = self._reached_rows(self._journal.rows) if is_cut_short else self._journal.rows
+        timed = [row.key for row in self._rows if row.kind == "benchmark" and row.status == "passed"]
+        if timed and not is_cut_short and (count := self.session.options.replicates - 1):
+            self._replicate(timed, count, session)
+        baselines.compare_with_own_rows(self._rows)
         try:
             if self._gate:
-                self._compare(self._gate, rows, session, is_cut_short)
+                self._compare(self._gate, session, is_cut_short)
+            rows = self._rows
+            self._judge_against_revision(session)
             functions: Any = self._config.pluginmanager.get_plugin("ecornn-kernel-rows")
             reported = [*rows, *functions.rows]
             paths = reporting.write_reports(self.session.options.report, self._run_info(), reported, self._compared)
@@ -252,12 +256,38 @@ class RunPlugin:
         unreached = {row.case for row in unfinished if row.kind == "benchmark"} - reached
         return [row for row in rows if row.kind != "benchmark" or row.case not in unreached]
 
-    def _compare(self, found: RegressionGate, rows: list[Row], session: pytest.Session, is_cut_short: bool) -> None:
+    def _replicate(self, keys: Collection[gate.Key], count: int, session: pytest.Session) -> None:
+        """Has these rows measured by so many further processes. An interrupt leaves them as they are."""
+        due = [row for row in self._rows if row.key in keys]
+        replicates = Replicates(self._config, self.session.options, Path(self.session.shared_folder) / "replicates", self._say)
+        try:
+            measured = {row.key: row for row in replicates.measure(due, count, self.session.confidence, self._seconds_left)}
+        except KeyboardInterrupt:
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
+            return
+        self._rows = [measured.get(row.key, row) for row in self._rows]
+        self._written += [f"WARNING: {line}" for line in replicates.warnings]
+        if failed := [f"FAILED: {row.reason}" for row in measured.values() if row.status == "failed"]:
+            self._written += failed
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _judge_against_revision(self, session: pytest.Session) -> None:
+        """Says which rows are slower than in the revision of --ecornn-against, and fails the run."""
+        revision, options = self.session.revision, self.session.options
+        lines = slower(self._rows, revision.label, options.limits) if revision else []
+        self._written += [f"SLOWER: {line}" for line in lines]
+        if lines and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _compare(self, found: RegressionGate, session: pytest.Session, is_cut_short: bool) -> None:
         """An interrupted run is compared as far as it got; nothing is measured again then."""
-        self._compared = found.outcome(rows, reporting.unproven(rows))
+        self._compared = found.outcome(self._rows, reporting.unproven(self._rows))
         ended = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
         try:
             if session.exitstatus in ended and self._screen and not is_cut_short:
+                if due := self._compared.replicates_due:
+                    self._replicate(due, max(due.values()), session)
+                    self._compared = found.outcome(self._rows, reporting.unproven(self._rows))
                 found.measure_again(self._compared, self._screen.write_line)
         except KeyboardInterrupt:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
