@@ -1,6 +1,6 @@
 """Runs with the noise of a shared machine, made up, and what the gate says of them.
 
-`python -m tests.tools.gate_noise docs/notes/gate.md` writes the note; it takes some minutes.
+`python -m tests.tools.gate_noise docs/notes/gate.md` writes the note up to its first section; it takes a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -150,4 +150,6 @@ def note() -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(note())
+    path = Path(sys.argv[1])
+    _, section, measured = path.read_text().partition("\n## ") if path.exists() else ("", "", "")
+    path.write_text(note() + section + measured)
