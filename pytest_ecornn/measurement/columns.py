@@ -20,6 +20,7 @@ from pytest_ecornn.system.locking import own_time
 from pytest_ecornn.system.sensors import GpuTelemetry
 
 AnyArm = TypeVar("AnyArm", bound=Timeable)
+MAX_REPEATED_ROUNDS = 16  # of a column
 _SHORT = 0.3  # of a block's calls, once others disturb or the host wanders
 
 
@@ -34,7 +35,7 @@ class TimingColumn(Generic[AnyArm]):
     ):
         self.arms, self._clock, self._confidence, self._probe = arms, clock, confidence, probe
         self._sensors, self._watch = GpuTelemetry(arms[0].candidate.device), Watch(clock, arms)
-        self._has_short_blocks = False
+        self._has_short_blocks, self._end = False, 0.0
 
     def measure(self, budget: float, pairs: int = 0) -> None:
         """Measures until every verdict is decided, from `pairs` pairs at least, or the budget of seconds is spent.
@@ -64,18 +65,30 @@ class TimingColumn(Generic[AnyArm]):
         return blocks.ratio_to(baseline, self._confidence)
 
     def _measure(self, clock: Timer, budget: float, is_decided: Callable[[], bool]) -> None:
-        measure(self.arms, SettingsClock(clock), budget, is_decided, self._after_round, self._watch.after_block)
+        self._end = own_time() + budget
+        measure(self.arms, SettingsClock(clock), budget, is_decided, self._after_round, self._after_block)
 
-    def _after_round(self) -> None:
-        """Shortens blocks once: a short one is likelier to end before another process takes its processor.
-
-        Where the host's speed comes in spells, two short blocks are likelier than long ones to fall into the same.
-        """
+    def _after_block(self, arm: Timeable) -> None:
+        self._watch.after_block(arm)
         self._sensors.sample()
+
+    def _after_round(self) -> bool:
+        """Whether the round counts. One in which a GPU slowed down is dropped, a number of times and while the budget lasts.
+
+        Shortens blocks once: a short one is likelier to end before another process takes its processor. Where the host's
+        speed comes in spells, two short blocks are likelier than long ones to fall into the same.
+        """
+        is_repeatable = self._sensors.rounds["repeated_rounds"] < MAX_REPEATED_ROUNDS and own_time() < self._end
+        if not self._sensors.end_round(is_repeatable):
+            for arm in self.arms:
+                del arm.samples_us[-1]
+                self._watch.drop_block(arm)
+            return False
         if not self._has_short_blocks and (is_disturbed(self._watch.disturbance()) or self._is_wandering()):
             self._has_short_blocks = True
             for arm in self.arms:
                 arm.calls = max(1, round(arm.calls * _SHORT))
+        return True
 
     def _is_wandering(self) -> bool:
         """Whether pairs differ by more than what counts as the same."""

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import count
 from math import ceil
 from typing import Any, Protocol, TypeVar
 
@@ -211,22 +210,27 @@ def measure(
     clock: Timer,
     budget: float,
     is_decided: Callable[[], bool],
-    after_round: Callable[[], None] = lambda: None,
+    after_round: Callable[[], bool] = lambda: True,
     after_block: Callable[[Timeable], None] = lambda arm: None,
 ) -> None:
-    """Adds a sample to each arm a round, in an order that is drawn, until `is_decided` or the budget of seconds is spent."""
+    """Adds a sample to each arm a round, in an order that is drawn, until `is_decided` or the budget of seconds is spent.
+
+    after_round: whether the round counts; where not, it has dropped the samples.
+    """
     with gc_disabled(), torch.set_grad_enabled(arms[0].candidate.is_training):
         for arm in arms:
             with turn():
                 arm.calibrate(clock)
-        start, last = own_time(), None
-        for number in count(1):
+        start, last, number = own_time(), None, 0
+        while True:
             for arm in _ORDER.sample(arms, len(arms)):
                 with turn() as waited:
                     arm.block(clock, is_settled=arm is last and not waited)
                 after_block(arm)
                 last = arm
-            after_round()
+            if not after_round():
+                continue
+            number += 1
             spent = own_time() - start
             fewest = MIN_PAIRS if spent / number * MIN_PAIRS <= _MAX_ROUND_BUDGETS * budget else MIN_ROUNDS
             if number >= fewest and (spent > budget or is_decided()):

@@ -181,7 +181,7 @@ def _floor(timing: Timing) -> str:
 
 
 def _disturbed(rows: list[Row]) -> Iterator[str]:
-    """How many columns others disturbed, and by whom the worst of them was."""
+    """How many columns others disturbed, and by whom the worst of them was; then in how many the GPU had slowed down."""
     timings = [timing for row in rows for column in standing.COLUMNS if (timing := standing.timing(row, column))]
     disturbed = [timing for timing in timings if is_disturbed(timing.disturbance)]
     if disturbed:
@@ -190,6 +190,8 @@ def _disturbed(rows: list[Row]) -> Iterator[str]:
             f"disturbed: {len(disturbed)} of {formatting.count(len(timings), 'time')}; the most: {describe(worst)}; "
             "intervals hold whatever that has cost"
         )
+    if throttled := sum("throttled_rounds" in (timing.sensors or {}) for timing in timings):
+        yield f"throttled: in rounds of {throttled} of {formatting.count(len(timings), 'time')} the GPU had slowed down"
 
 
 def _abbreviate(*words: str) -> str:

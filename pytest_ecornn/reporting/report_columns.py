@@ -15,7 +15,7 @@ from pytest_ecornn.measurement.noise.bounds import describe
 from pytest_ecornn.reporting import standing
 from pytest_ecornn.reporting.markdown_syntax import escape
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.rows import BaselineRatio, PublishedTime, Row, TensorError, Timing
+from pytest_ecornn.results.rows import SLOWED_ROUNDS, BaselineRatio, PublishedTime, Row, TensorError, Timing
 
 
 class Entry(NamedTuple):
@@ -122,11 +122,12 @@ def _published_texts(published: Sequence[PublishedTime]) -> str:
 
 
 def sensors_text(summary: dict[str, Any], escaped: Callable[[str], str] = str) -> str:
-    """Medians with the least and the most, and why the clocks were held down, which `escaped` makes fit for its place."""
+    """Medians with the least and the most, why the clocks were held down, and rounds slowed. `escaped`: fit for its place."""
     unit_names = {"sm_mhz": "MHz", "power_w": "W", "temperature_c": "°C"}
     ranges = [(summary[name], unit) for name, unit in unit_names.items() if name in summary]
     texts = [f"{middle:.0f} [{low:.0f}, {high:.0f}] {unit}" for (low, middle, high), unit in ranges]
-    return ", ".join([*texts, *map(escaped, summary.get("throttled", []))])
+    rounds = [f"{formatting.count(summary[name], 'round')} {words}" for name, words in SLOWED_ROUNDS.items() if name in summary]
+    return ", ".join([*texts, *map(escaped, summary.get("throttled", [])), *rounds])
 
 
 STATUS = ReportColumn("status", lambda entry: standing.status(entry.row, entry.unproven))

@@ -25,6 +25,8 @@ CAUSES = {
 }  # fmt: skip
 
 SENSORS = ("sm_mhz", "power_w", "temperature_c")  # least, median and most
+# Of rounds in which the GPU slowed down, how many were dropped and measured again, and how many count all the same.
+SLOWED_ROUNDS = {"repeated_rounds": "measured again", "throttled_rounds": "throttled all the same"}
 
 EXPECTED = "expected: "  # before what --ecornn-xfail says of a row that failed, at the beginning of its reason
 AGAIN = "\nagain: "  # before the command that repeats a failed row, at the end of its reason
@@ -170,8 +172,10 @@ class Timing:
         for name, value in (self.sensors or {}).items():
             is_numbers = isinstance(value, list | tuple) and all(isinstance(one, int | float) for one in value)
             is_texts = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
-            if (name == "throttled" and not is_texts) or (name in SENSORS and not (is_numbers and len(value) == 3)):
-                expected = "texts" if name == "throttled" else "three numbers"
+            wrong = {"throttled": not is_texts and "texts"}
+            wrong |= dict.fromkeys(SENSORS, not (is_numbers and len(value) == 3) and "three numbers")
+            wrong |= dict.fromkeys(SLOWED_ROUNDS, not isinstance(value, int) and "a whole number")
+            if expected := wrong.get(name):
                 raise ValueError(f"sensors.{name}: expected {expected}, got {value!r:.80}")
 
     @property

@@ -18,6 +18,9 @@ _REASONS = {
     0x20: "thermal slowdown by software", 0x40: "thermal slowdown by hardware", 0x80: "power brake",
     0x100: "display clocks",
 }  # fmt: skip
+# Of these, faults of a moment: a block in one is no measure of the others. A power cap is usual at full load; the rest are
+# settings, which hold for all blocks alike.
+_SLOWDOWNS = 0x8 | 0x20 | 0x40 | 0x80
 
 
 class GpuTelemetry:
@@ -28,6 +31,8 @@ class GpuTelemetry:
         self._handle: Any = None
         self._readings: dict[str, list[float]] = {"sm_mhz": [], "power_w": [], "temperature_c": []}
         self._reasons: set[str] = set()
+        self._is_slowed = False  # in the round that goes on
+        self.rounds = {"repeated_rounds": 0, "throttled_rounds": 0}
         if self._nvml is not None:
             self._handle = device_handle(self._nvml, device)
 
@@ -43,13 +48,21 @@ class GpuTelemetry:
         for name, value in readings.items():
             self._readings[name].append(value)
         self._reasons.update(name for bit, name in _REASONS.items() if reasons & bit)
+        self._is_slowed |= bool(reasons & _SLOWDOWNS)
+
+    def end_round(self, is_repeatable: bool) -> bool:
+        """Whether the round counts: unless its samples saw a slowdown and it is repeatable. Counts slowed rounds of both."""
+        is_slowed, self._is_slowed = self._is_slowed, False
+        if is_slowed:
+            self.rounds["repeated_rounds" if is_repeatable else "throttled_rounds"] += 1
+        return not (is_slowed and is_repeatable)
 
     def summary(self) -> dict[str, Any] | None:
-        """[least, median, most] of each reading, and every reason for throttling that was seen."""
+        """[least, median, most] of each reading, every reason for throttling that was seen, and the rounds slowed, if any."""
         if not self._readings["sm_mhz"]:
             return None
         found: dict[str, Any] = {name: [min(v), median(v), max(v)] for name, v in self._readings.items()}
-        return found | {"throttled": sorted(self._reasons)}
+        return found | {"throttled": sorted(self._reasons)} | {name: count for name, count in self.rounds.items() if count}
 
 
 def nvml() -> Any:

@@ -110,7 +110,6 @@ def simulated(host: Host) -> Iterator[None]:
         for module in (columns, baselines):
             patch.setattr(module, "Watch", _Unwatched)
         patch.setattr(columns, "SettingsClock", lambda clock: clock)
-        patch.setattr(columns, "GpuTelemetry", lambda device: SimpleNamespace(sample=lambda: None))
         patch.setattr(measurement.gc, "collect", lambda: 0)
         yield
 

@@ -521,6 +521,21 @@ def test_both_columns_are_shown_with_ratios_of_their_own(tmp_path: Path) -> None
     assert reporting.read_report(tmp_path / "report.json")[1] == gpu_rows()
 
 
+def test_rounds_of_a_throttled_gpu_are_told() -> None:
+    rows = gpu_rows()
+    for one, rounds in zip(rows, ({"repeated_rounds": 1}, {"repeated_rounds": 3, "throttled_rounds": 8}), strict=False):
+        assert one.timing
+        assert one.timing.sensors
+        one.timing.sensors |= rounds
+    text = markdown.render(sample_run(), concluded(rows))
+    assert "°C, power cap, 1 round measured again | no graph |" in text
+    assert "°C, power cap, 3 rounds measured again, 8 rounds throttled all the same | no graph |" in text
+    line = "throttled: in rounds of 1 of 5 times the GPU had slowed down"
+    assert line in concluded(rows).counts
+    assert line in text
+    assert line not in concluded(gpu_rows()).counts
+
+
 def test_the_terminal_shows_device_only_times_below_and_counts_them_apart() -> None:
     text = shown(gpu_rows(), 80)
     assert re.search(r"fast +80\.0 us +0\.80 \[0\.78, 0\.82\] +faster .*\n +device only +30\.0 us +1\.50 \[.*slower", text)

@@ -52,6 +52,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "a GPU that is a text": lambda report: report["run"]["machine"].update(gpu="H100"),
     "a sensor that is a text": lambda report: first_timing(report).update(sensors={"sm_mhz": "fast"}),
     "a sensor of two numbers": lambda report: first_timing(report).update(sensors={"power_w": [1.0, 2.0]}),
+    "rounds that are a text": lambda report: first_timing(report).update(sensors={"repeated_rounds": "<b>"}),
     "text for a number": lambda report: report["rows"][0].update(seconds="long"),
     "a row that is none": lambda report: report["rows"].append(3),
 }

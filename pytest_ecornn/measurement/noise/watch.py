@@ -65,6 +65,11 @@ class Watch:
             is_gpu = self._device.startswith("cuda")  # which works on while the calling thread waits
             waits.delayed.append(0.0 if is_gpu else round(self._clock.delayed, _DIGITS))
 
+    def drop_block(self, arm: Timeable) -> None:
+        """Forgets the arm's last block."""
+        waits = self.waits(arm)
+        del waits.lost[-1:], waits.delayed[-1:]
+
     def waits(self, arm: Timeable) -> Waits:
         return next(waits for watched, waits in zip(self._arms, self._waits, strict=True) if watched is arm)
 

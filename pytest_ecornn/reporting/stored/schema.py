@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from pytest_ecornn.reporting import report_columns
 from pytest_ecornn.reporting.json_report import LATER_FIELDS
-from pytest_ecornn.results.rows import SCHEMA_VERSION, SENSORS, WORDS, Row, Timing
+from pytest_ecornn.results.rows import SCHEMA_VERSION, SENSORS, SLOWED_ROUNDS, WORDS, Row, Timing
 from pytest_ecornn.results.run_info import RunInfo
 from pytest_ecornn.results.typed_json import NUMBERS
 
@@ -32,7 +32,11 @@ _PARTICULARS: dict[type, dict[str, Any]] = {
     Timing: {
         "sensors": {
             "type": ["object", "null"],
-            "properties": {**dict.fromkeys(SENSORS, _THREE), "throttled": _TEXTS},
+            "properties": {
+                **dict.fromkeys(SENSORS, _THREE),
+                "throttled": _TEXTS,
+                **{name: {"type": "integer"} for name in SLOWED_ROUNDS},
+            },
         }
     },
 }

@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from pytest_ecornn.measurement.clocks import Timer, WallTimer
-from pytest_ecornn.measurement.columns import TimingColumn
+from pytest_ecornn.measurement.columns import MAX_REPEATED_ROUNDS, TimingColumn
+from pytest_ecornn.measurement.measurement import MIN_ROUNDS
 from pytest_ecornn.measurement.noise import waits
 from pytest_ecornn.measurement.noise import watch as noise_watch
 from pytest_ecornn.measurement.noise.baselines import compare_with_own_rows
@@ -30,6 +31,7 @@ from pytest_ecornn.reporting import csv_report, markdown, undecided
 from pytest_ecornn.reporting.console import progress
 from pytest_ecornn.results.rows import BaselineRatio, Disturbance, Row
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, paired_ratio, verdict
+from pytest_ecornn.system import sensors
 from tests.helpers import busy_machine
 from tests.helpers.reporting_samples import BUSY, CASES, QUIET, concluded, row, sample_run, timing
 
@@ -307,6 +309,65 @@ def test_a_gpu_works_on_while_the_calling_thread_waits(monkeypatch: pytest.Monke
         assert watch.waits(arm).delayed == [delayed]
 
 
+THERMAL, POWER_CAP = 0x40, 0x4  # NVML's bits
+
+
+class ThrottledGpu:
+    """A GPU that is slowed down in some blocks, two a round, and at its power cap always, as NVML tells."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, slowed: Container[int]):
+        self.slowed, self.blocks = slowed, 0
+        arms: list[Any] = [Throttled(self, 1e-3), Throttled(self, 2e-3)]
+        self.column = TimingColumn(arms, Summing())
+        monkeypatch.setattr(Watch, "disturbance", lambda self: None)
+        monkeypatch.setattr(self.column._sensors, "_handle", "handle")
+        monkeypatch.setattr(sensors, "_read", self._read)
+
+    def _read(self, nvml: Any, handle: Any) -> tuple[dict[str, float], int]:
+        is_slowed = self.blocks - 1 in self.slowed
+        readings = {"sm_mhz": 345.0 if is_slowed else 1755.0, "power_w": 412.0, "temperature_c": 54.0}
+        return readings, POWER_CAP | (THERMAL if is_slowed else 0)
+
+    @property
+    def arms(self) -> Any:
+        return self.column.arms
+
+    def summary(self) -> Any:
+        summary = self.column._sensors.summary()
+        assert summary
+        return {name: value for name, value in summary.items() if name.endswith("_rounds")}
+
+
+def test_rounds_of_a_throttled_gpu_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = ThrottledGpu(monkeypatch, {1, 6, 8, 9})
+    gpu.column.measure(60.0)
+    assert gpu.blocks == 2 * (MIN_PAIRS + 3)
+    assert [arm.samples_us for arm in gpu.arms] == [pytest.approx([us] * MIN_PAIRS) for us in (1e3, 2e3)]
+    assert {len(gpu.column._watch.waits(arm).lost) for arm in gpu.arms} <= {0, MIN_PAIRS}, (
+        "none where the system tells no waits"
+    )
+    assert gpu.summary() == {"repeated_rounds": 3}
+
+
+def test_a_gpu_that_is_always_throttled_is_measured_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = ThrottledGpu(monkeypatch, range(10**6))
+    gpu.column.measure(60.0)
+    assert gpu.summary() == {"repeated_rounds": MAX_REPEATED_ROUNDS, "throttled_rounds": MIN_PAIRS}
+    assert [len(arm.samples_us) for arm in gpu.arms] == [MIN_PAIRS] * 2
+
+
+def test_no_round_is_repeated_once_the_budget_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = ThrottledGpu(monkeypatch, range(10**6))
+    gpu.column.measure(0.0)
+    assert gpu.summary() == {"throttled_rounds": MIN_ROUNDS}
+
+
+def test_a_power_cap_is_usual_at_full_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = ThrottledGpu(monkeypatch, ())
+    gpu.column.measure(60.0)
+    assert (gpu.blocks, gpu.summary()) == (2 * MIN_PAIRS, {})
+
+
 class Constant:
     """Calls that take so many seconds."""
 
@@ -320,6 +381,19 @@ class Constant:
 
     def block(self, clock: Timer, is_settled: bool) -> None:
         self.samples_us.append(clock.time([lambda: self._seconds] * self.calls) / self.calls * 1e6)
+
+
+class Throttled(Constant):
+    """Calls that take five times as long on a GPU that is slowed down."""
+
+    def __init__(self, gpu: ThrottledGpu, seconds: float):
+        super().__init__(seconds)
+        self._gpu, self._usual = gpu, seconds
+
+    def block(self, clock: Timer, is_settled: bool) -> None:
+        self._seconds = self._usual * (5 if self._gpu.blocks in self._gpu.slowed else 1)
+        self._gpu.blocks += 1
+        super().block(clock, is_settled)
 
 
 class Summing(WallTimer):
