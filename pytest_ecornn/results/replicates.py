@@ -8,7 +8,7 @@ from itertools import chain
 from statistics import geometric_mean, median
 from typing import Any
 
-from pytest_ecornn.results.rows import CAUSES, SENSORS, BaselineRatio, Disturbance, Doubt, Row, Timing
+from pytest_ecornn.results.rows import CAUSES, SENSORS, SLOWED_ROUNDS, BaselineRatio, Disturbance, Doubt, Row, Timing
 from pytest_ecornn.results.statistics import EQUIVALENCE_MARGINS, MIN_REPLICATES, of_replicates
 
 
@@ -83,13 +83,14 @@ def _of_known(function: Callable[[list[Any]], Any], timings: Sequence[Timing], n
 
 
 def _joined_sensors(sensors: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Least, median and most of all; every reason of throttling."""
+    """Least, median and most of all; every reason of throttling, and all slowed rounds."""
     known = [one for one in sensors if one]
     joined: dict[str, Any] = dict(known[0]) if known else {}
     for name in SENSORS if known else ():
         if values := [one[name] for one in known if one.get(name)]:
             least, middle, most = zip(*values, strict=True)
             joined[name] = [min(least), median(middle), max(most)]
+    joined |= {name: total for name in SLOWED_ROUNDS if (total := sum(one.get(name, 0) for one in known))}
     if "throttled" in joined:
         joined["throttled"] = list(dict.fromkeys(reason for one in known for reason in one.get("throttled", ())))
     return joined or None

@@ -512,6 +512,19 @@ class Options:
         metavar="N",
         parse=_replicates,
     )
+    lock_clocks: int | None = option(
+        "--ecornn-lock-clocks",
+        TIMING,
+        "On a GPU: lock its clocks at MHZ, or at the default that NVML reports, and unlock them when the run ends. Where the "
+        "driver refuses, as it does all users but root, the run goes on, and its report says so. Default: off.",
+        nargs="?",
+        const=0,
+        type=int,
+        default=None,
+        metavar="MHZ",
+        parse=lambda option, config: option.raw(config) and _over_0(option, config),
+        setup=int,
+    )
     compare: Path | None = option(
         "--ecornn-compare",
         COMPARISON,

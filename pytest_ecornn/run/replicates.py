@@ -24,6 +24,7 @@ LABELS = "ECORNN_REPLICATED_ROWS"  # names a file with the labels of the rows th
 # Options of the run that are not a replicate's, or that it has otherwise.
 _LEFT_OUT = {
     "verify", "resume", "require", "report", "xfail", "shard", "seed", "seconds", "compare", "limits", "strict", "replicates",
+    "lock_clocks",
 }  # fmt: skip
 
 

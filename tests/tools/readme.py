@@ -50,6 +50,7 @@ def _row(option: Option) -> str:
     default = _DEFAULT.search(text)
     shown = default[1] if default else "off" if settings.get("action") == "store_true" else ""
     value = settings.get("metavar") or ("{" + ",".join(settings["choices"]) + "}" if "choices" in settings else "")
+    value = f"[{value}]" if settings.get("nargs") == "?" else value
     return f"| `{_escape(f'{option.flag} {value}'.strip())}` | {_cell(shown)} | {_cell(_DEFAULT.sub('', text))} |"
 
 

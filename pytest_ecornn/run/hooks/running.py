@@ -35,6 +35,7 @@ from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.run.items.unsupported_items import Grouping, row_item
 from pytest_ecornn.run.process import worker_input
 from pytest_ecornn.run.processes.controller import ignore_closed_channel
+from pytest_ecornn.run.processes.gpu_workers import uses_gpus
 from pytest_ecornn.run.processes.worker import WorkerThreads
 from pytest_ecornn.run.replicates import Replicates
 from pytest_ecornn.run.revisions import slower
@@ -43,6 +44,7 @@ from pytest_ecornn.run.suites import select_suites
 from pytest_ecornn.system import interruption, machine, user_folder
 from pytest_ecornn.system.file_locks import LockError
 from pytest_ecornn.system.folder_lock import FolderInUse, FolderLock
+from pytest_ecornn.system.gpus.clock_lock import ClockLock, every_gpu
 from pytest_ecornn.verification.outcomes import CheckFailed
 
 NOT_REACHED = "rows not reached"  # a setting of a report that was cut short
@@ -71,6 +73,7 @@ class RunPlugin:
         self._gate: RegressionGate | None = None
         self._compared: RegressionReport | None = None
         self._at_sigterm: Any = None
+        self._clocks = ClockLock()
         config.pluginmanager.register(WorkerThreads(config, self.session.share), "ecornn-worker-threads")
         user_folder.redirect_plugins(config, Path(self.session.shared_folder))
         self._collection = RowCollection(config, self.session, self._set_due)
@@ -119,6 +122,18 @@ class RunPlugin:
             check_resumable(self._journal, header, self.session.items())
         except (LockError, FolderInUse, journal.JournalError) as error:
             raise pytest.UsageError(str(error)) from error
+        if options.lock_clocks is not None and uses_gpus(self.session.devices):
+            self._lock_clocks(options.lock_clocks)
+
+    def _lock_clocks(self, mhz: int) -> None:
+        """Locks those of the GPUs that run rows: of this host's first, where workers have one each."""
+        devices = [device for device in self.session.devices if device != "cpu"]
+        workers = getattr(self._config.option, "tx", None)
+        if self.session.options.ray is not None:
+            self._clocks.state = "not locked: rows run on the hosts of a cluster"
+        else:
+            self._clocks.lock(every_gpu()[: len(workers)] if workers and "cuda" in devices else devices, mhz)
+        self._written.append(f"GPU clocks {self._clocks.state}")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -307,13 +322,18 @@ class RunPlugin:
             command=self._command,
             machine=self.machine,
             ceilings=self.session.measured_ceilings.as_report(self.session.devices),
-            settings={**self.session.settings, **({NOT_REACHED: len(self._due)} if self._due else {})},
+            settings={
+                **self.session.settings,
+                **({"GPU clocks": self._clocks.state} if uses_gpus(self.session.devices) else {}),
+                **({NOT_REACHED: len(self._due)} if self._due else {}),
+            },
             refused=standing.refused(self._rows),
             score=score.load_last(),
             skipped=standing.skipped(self._rows),
         )
 
     def pytest_unconfigure(self) -> None:
+        self._clocks.unlock()
         self.session.close()
         if self._folder_lock is not None:
             self._folder_lock.release()
