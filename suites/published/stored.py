@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 # Pages about the report of a run.
 PAGES = ("deepbench", "persistent", "scan", "sparse")
 NAMES = (
-    "ecornn", "host_time", "language_model", "persistent_kernel", "scan_kernel", "selection", "sparse_kernel", "streaming",
-    "varying",
+    "clocks", "ecornn", "host_time", "language_model", "persistent_kernel", "scan_kernel", "selection", "sparse_kernel",
+    "streaming", "varying",
 )  # fmt: skip
 OF_CPU = ("streaming",)  # which measure on a CPU alone
 
