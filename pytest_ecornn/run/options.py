@@ -536,8 +536,8 @@ class Options:
     against: str | None = option(
         "--ecornn-against",
         COMPARISON,
-        "Time each implementation of a file of yours in turn with that of a git revision or a folder, as NAME@REV, and fail "
-        "where it is slower; functions of the fixture ecornn too. What is unchanged is not timed twice.",
+        "Time each implementation in turn with that of a git revision or a folder, as NAME@REV, and fail where it is slower; "
+        "functions of the fixture ecornn too. What is unchanged is not timed twice.",
         metavar="REV",
         parse=_against,
         setup=str,

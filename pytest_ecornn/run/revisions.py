@@ -1,7 +1,8 @@
-"""Another revision of the sources beside today's, in one process: `--ecornn-against`, a git revision or a folder.
+"""Another revision of the sources beside today's: `--ecornn-against`, a git revision or a folder.
 
 Its files are imported while its modules stand in the place of today's, so that what they import is of that revision too. What a
-function imports when it is called is today's. Operators and extension modules of a fixed name cannot be there twice.
+function imports when it is called is today's. Operators and extension modules of a fixed name cannot be there twice, so another
+process times this package's own implementations (`revision_worker`). The package beside implementations/ is today's for both.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import io
+import modulefinder
+import os
 import subprocess
 import sys
 import tarfile
@@ -19,11 +22,22 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
+from pytest_ecornn.measurement.remote import RemoteProcess
 from pytest_ecornn.regression.gate_limits import COLUMNS, Thresholds
 from pytest_ecornn.results.formatting import ratio_interval
 from pytest_ecornn.results.rows import Row, Timing
 from pytest_ecornn.system.machine import git
+from pytest_ecornn.system.package_folders import IMPLEMENTATIONS, PACKAGE
+
+_OF_TYPE_CHECKERS = ("pytest_ecornn.kernels", "pytest_ecornn.reporting")  # alone, in pytest_ecornn/__init__.py
+# What runs in the process, whose arguments are a revision's folder and how many threads torch has.
+_SERVE = (
+    "import sys, pytest_ecornn; pytest_ecornn.__path__.insert(0, sys.argv[1])\n"
+    "from pytest_ecornn.run.revision_worker import main; main(int(sys.argv[2]))"
+)
+_NAMED = b'"pytest_ecornn.implementations.'  # in what imports any of them, by its name
 
 
 class NotThere(Exception):
@@ -70,9 +84,37 @@ class Revision:
         files |= {
             file for one in files for file in one.parent.iterdir() if file.suffix not in (".py", ".pyc") and file.is_file()
         }
-        if all(map(self._is_unchanged, files)):
+        if all(_are_same(file, self.root / file.relative_to(self.folder)) for file in files):
             raise NotThere(f"unchanged since {self.label}")
         return loaded
+
+    def process(self, seconds: float) -> RemoteProcess:
+        """The process that times this package's own implementations as they are there. seconds: as `RemoteProcess`."""
+        path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
+        command = [sys.executable, "-P", "-c", _SERVE, str(self.folder), str(torch.get_num_threads())]
+        return RemoteProcess(command, {**os.environ, "PYTHONPATH": path}, seconds)
+
+    def check_own(self, module: str) -> None:
+        """Raises NotThere for a module of this package's own implementations that is as it was, with all that it imports there.
+
+        What lies beside these counts as well, in folders of their own: kernels, and what is imported by a text.
+        """
+        home, package = self.folder / "implementations", self.folder / "pytest_ecornn"
+        if not (home.is_dir() and package.is_dir()):
+            raise NotThere(f"this package is not in {self.label}")
+        modulefinder.packagePathMap[package.name] = [str(self.folder)]
+        finder = modulefinder.ModuleFinder([str(self.folder)], excludes=_OF_TYPE_CHECKERS)
+        try:
+            finder.import_hook(module)
+        except (ImportError, SyntaxError) as error:
+            raise NotThere(str(error)) from None
+        paths = [Path(path).resolve() for one in finder.modules.values() if (path := getattr(one, "__file__", None))]
+        files = {path for path in paths if path.is_relative_to(home)}
+        is_choosing = any(_NAMED in file.read_bytes() for file in files)
+        folders = {home} if is_choosing else {file.parent for file in files} - {home}
+        files |= {file for folder in folders for file in folder.rglob("*") if file.suffix != ".pyc" and file.is_file()}
+        if all(_are_same(file, IMPLEMENTATIONS / file.relative_to(home)) for file in files):
+            raise NotThere(f"unchanged since {self.label}")
 
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function of the same name in the counterpart of its module. Raises NotThere."""
@@ -91,10 +133,6 @@ class Revision:
         if not callable(found):
             raise NotThere(f"{name} is not in {self.label}")
         return found  # type: ignore[no-any-return]
-
-    def _is_unchanged(self, file: Path) -> bool:
-        today = self.root / file.relative_to(self.folder)
-        return today.is_file() and file.read_bytes() == today.read_bytes()
 
     @contextmanager
     def _modules(self) -> Iterator[list[ModuleType]]:
@@ -123,6 +161,10 @@ class Revision:
 
     def _is_file(self, path: Path) -> bool:
         return (self.folder / path.relative_to(self.root)).is_file()
+
+
+def _are_same(file: Path, today: Path) -> bool:
+    return today.is_file() and file.read_bytes() == today.read_bytes()
 
 
 def _imported(name: str, file: Path) -> ModuleType:

@@ -18,6 +18,7 @@ from pytest_ecornn.cases.sources import sources
 from pytest_ecornn.cases.sweeps import FILE_SUFFIX, read_cases
 from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported, cells
 from pytest_ecornn.measurement import clocks
+from pytest_ecornn.measurement.remote import RemoteArm, RemoteProcess
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results import journal, statistics
 from pytest_ecornn.results.rows import Row
@@ -78,6 +79,7 @@ class RunSession:
         self._check_names(config)
         self._scratch = None if worker else Scratch()
         self._shared = self._scratch.path if self._scratch else Path(worker["ecornn_shared"])
+        self._remote: RemoteProcess | None = None
         self.revision = self._revision(config)
         self._former = self._implementations_of_revision()
         self.lock, self.beside = (GpuTimingLock if share else MachineLock)(rows=self._shared), share.beside if share else ""
@@ -144,6 +146,7 @@ class RunSession:
         former: dict[str, ImplementationInfo | str] = {}
         if self.revision is None:
             return former
+        self._remote = self.revision.process(self.options.timeout / 2)  # which a row outlasts
         for one in self.selected:
             try:
                 former[one.name] = self._of_revision(one, self.revision)
@@ -152,9 +155,10 @@ class RunSession:
         return former
 
     def _of_revision(self, implementation: ImplementationInfo, revision: Revision) -> ImplementationInfo:
-        if implementation.is_own:
-            raise NotThere("its operators cannot be loaded twice; see suites.checkouts")
         suffix, label = f"_at_{revision.folder.name}", revision.label
+        if implementation.is_own:
+            revision.check_own(implementation.cls.__module__)
+            return replace(implementation, name=f"{implementation.name}@{label}")
         found: ImplementationInfo = revision.load(
             implementation.path, lambda file: discovery.load_from(file, implementation, suffix)
         )
@@ -276,14 +280,24 @@ class RunSession:
         except journal.JournalError as error:
             raise pytest.UsageError(str(error)) from error
 
-    def baselines(self, implementation: ImplementationInfo, case: Case) -> tuple[list[Candidate], list[str]]:
+    def baselines(self, implementation: ImplementationInfo, case: Case) -> tuple[Sequence[Candidate | RemoteArm], list[str]]:
         """The implementations to compare with, its own former revision last; and why others are absent."""
         candidates, missing = self._asked_baselines(implementation, case)
-        former = self._former.get(implementation.name)
-        one = self.verified(former.name, case) if isinstance(former, ImplementationInfo) else former
-        if isinstance(one, Candidate):
-            return [*candidates, one], missing
-        return candidates, [*missing, one] if one else missing
+        former: ImplementationInfo | RemoteArm | Candidate | str | None = self._former.get(implementation.name)
+        if isinstance(former, ImplementationInfo):
+            former = (
+                self._remote_arm(implementation.name, former.name, case) if former.is_own else self.verified(former.name, case)
+            )
+        if isinstance(former, str):
+            return candidates, [*missing, former]
+        return [*candidates, former] if former else candidates, missing
+
+    def _remote_arm(self, implementation: str, name: str, case: Case) -> RemoteArm | str:
+        """The revision's layer in its process, built and verified there, or why there is none."""
+        assert self._remote is not None
+        if missing := self._remote.build(name, implementation, str(case)):
+            return f"not compared with {name}: {missing}"
+        return RemoteArm(self._remote, name, case.device, case.training)
 
     def _asked_baselines(self, implementation: ImplementationInfo, case: Case) -> tuple[list[Candidate], list[str]]:
         """The implementations to compare with, built and verified, never the candidate itself; and why others are absent."""
@@ -305,6 +319,8 @@ class RunSession:
         """The candidate, or why it cannot serve as a baseline. What is wrong with it is its own row's affair."""
         if end := self.process.fatal.get(f"{name}-{case}"):
             return f"not compared with {name}: {end}"
+        if name not in self.implementations:
+            return f"not compared with {name}: another process times it"
         self.process.set_current_work(name, case)
         try:
             with raised_as_error(), skips_as_unsupported(), ExitGuard() as guard:
@@ -374,6 +390,8 @@ class RunSession:
 
     def close(self) -> None:
         """Removes what the processes of the run shared."""
+        if self._remote is not None:
+            self._remote.close()
         if self._scratch is not None:
             self._scratch.remove()
 

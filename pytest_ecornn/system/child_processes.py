@@ -18,10 +18,11 @@ _WINDOW_SECONDS, _MAX_WINDOWS = 0.03, 100
 _RESTING_TICKS = 0  # of the system's clock, mostly of 10 ms
 _END_SECONDS = 2.0
 _PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
+of_run = set[int]()  # children that the run itself has started: no implementation's doing
 
 
 def has_children() -> bool:
-    """Whether this process has any child, ended and not waited for included."""
+    """Whether this process has any child, ended and not waited for included, and `of_run`: beside these `living` tells more."""
     if not hasattr(os, "waitid"):
         return False
     try:
@@ -39,11 +40,11 @@ def _adopt_orphans() -> None:
 
 
 def living() -> dict[int, str]:
-    """This process's children and theirs, with their commands; empty where the system does not tell."""
+    """This process's children and theirs, with their commands, save `of_run`; empty where the system does not tell."""
     _adopt_orphans()
     if not _PROCESSES.is_dir() or not has_children():
         return {}
-    parents = {pid: parent for pid in _pids() if (parent := _parent(pid))}
+    parents = {pid: parent for pid in _pids() if pid not in of_run and (parent := _parent(pid))}
     found: dict[int, str] = {}
     fresh = {os.getpid()}
     while fresh := {pid for pid, parent in parents.items() if parent in fresh and pid not in found}:
@@ -106,6 +107,11 @@ def _parent(pid: int) -> int:
     """Returns the parent's process id; 0 for a process that has ended."""
     fields = _stat(pid)
     return int(fields[1]) if fields and fields[0] not in "ZX" else 0
+
+
+def seconds_of_run() -> float:
+    """Processor time that `of_run` have used."""
+    return sum(map(_ticks, of_run)) / os.sysconf("SC_CLK_TCK")
 
 
 def _ticks(pid: int) -> int:

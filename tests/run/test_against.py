@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ import torch
 from pytest_ecornn import Case, load_report
 from pytest_ecornn.regression.gate_limits import Thresholds
 from pytest_ecornn.run.revisions import NotThere, Revision, slower
+from pytest_ecornn.system.package_folders import IMPLEMENTATIONS, PACKAGE
 from tests.helpers import samples
-from tests.helpers.foreign import Foreign
+from tests.helpers.foreign import Foreign, only
 from tests.helpers.report_rows import report_row, timing
 
 BENCH = ("--ecornn-bench", "--ecornn-implementations", "right.py", "--ecornn-only", "right", "--ecornn-budget", "0.3", "-q")
@@ -49,6 +52,49 @@ def test_softmax(ecornn):
         return (torch.randn(9, 33, generator=torch.Generator().manual_seed(seed)),)
 
     ecornn.compare({"mine": softmax}, make_inputs, name="softmax", budget=0.3)
+"""
+
+SLOWER_TODAY = """
+from time import perf_counter
+
+from pytest_ecornn.implementations.sequential import Sequential
+
+build = Sequential.build
+
+
+def slower(self, case, weights):
+    layer = build(self, case, weights)
+
+    def call(*arguments):
+        end = perf_counter() + 5e-3
+        while perf_counter() < end:
+            pass
+        return layer(*arguments)
+
+    return call
+
+
+Sequential.build = slower
+"""
+ENDS_IN_A_BLOCK = """
+import os
+from itertools import count
+
+build, calls = TorchCpu.build, count()
+
+
+def ending(self, case, weights):
+    layer = build(self, case, weights)
+
+    def call(*arguments):
+        if next(calls) > 500:
+            os._exit(9)
+        return layer(*arguments)
+
+    return call
+
+
+TorchCpu.build = ending
 """
 
 
@@ -130,12 +176,100 @@ def test_what_is_no_revision_is_refused(foreign: Foreign) -> None:
     assert "--ecornn-against compares times: expected --ecornn-bench beside it" in done.stderr
 
 
-def test_own_implementations_are_not_loaded_twice(foreign: Foreign) -> None:
-    commit_of = foreign.write("empty.txt", "") and commit(foreign)
-    run = ("--ecornn-bench", "--ecornn-only", "sequential", "--ecornn-case", samples.CASE, "--ecornn-budget", "0.1", "-q")
-    foreign.run(*run, "--ecornn-against", "HEAD", check=0)
-    (row,) = [row for row in load_report(foreign.path / "reports/local").rows if row.kind == "benchmark"]
-    assert f"not compared with {commit_of}: its operators cannot be loaded twice" in row.notes
+def own_tree(root: Path) -> Path:
+    """This project's implementations as a revision has them, beside a package that is there by its name."""
+    shutil.copytree(IMPLEMENTATIONS, root / "implementations", ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "pytest_ecornn").mkdir()
+    shutil.copy(PACKAGE / "__init__.py", root / "pytest_ecornn")
+    return root / "implementations"
+
+
+def test_own_implementations_are_timed_by_a_process_of_the_revision(tmp_path: Path) -> None:
+    """Of three one is slower today, one's process ends in a block and one is new: none fails its row."""
+    project, then = Foreign(tmp_path / "work"), own_tree(tmp_path)
+    (then / "peers/torch_cell_loop.py").unlink()
+    for name, text in (("sequential", "# then"), ("torch_cpu", ENDS_IN_A_BLOCK)):
+        with (then / f"{name}.py").open("a") as file:
+            file.write(f"\n{text}\n")
+    project.write("slower_today.py", SLOWER_TODAY)
+    label = commit(Foreign(tmp_path))
+    names = ("sequential", "torch_cpu", "torch_cell_loop")
+    cases = ("--ecornn-case", "lstm-T2-B1-H4-float32", "--ecornn-baseline", "torch_cpu", "--ecornn-budget", "0.2")
+    options = (*cases, "--ecornn-against", "HEAD", "-p", "slower_today", "-k", "test_benchmark", "-q")
+    done = project.run("--ecornn-bench", *only(*names), *options)
+    rows = {row.implementation: row for row in load_report(project.path / "reports/local").rows if row.kind == "benchmark"}
+    assert [row.status for row in rows.values()] == ["passed"] * len(names), done.stdout
+    timings = {name: row.timing.against if row.timing else [] for name, row in rows.items()}
+    baselines = {name: [one.baseline for one in ratios] for name, ratios in timings.items()}
+    assert baselines == {
+        "sequential": ["torch_cpu", f"sequential@{label}"], "torch_cpu": [], "torch_cell_loop": ["torch_cpu"],
+    }  # fmt: skip
+    ratio = timings["sequential"][1]
+    assert ratio.ratio > 2
+    assert len(ratio.lost) == len(ratio.samples_us)
+    slower_line = f"SLOWER: sequential lstm-T2-B1-H4-float32: {ratio.ratio:.3g}"
+    assert (done.returncode, slower_line in done.stdout) == (int(ratio.low > 1.05), ratio.low > 1.05), done.stdout
+    assert f"not compared with torch_cpu@{label}: its process exited (status 9)" in rows["torch_cpu"].notes
+    assert (
+        f"not compared with {label}: No module named pytest_ecornn.implementations.peers.torch_cell_loop"
+        in rows["torch_cell_loop"].notes
+    )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+@pytest.mark.gpu_alone
+def test_graphs_of_the_revision_are_replayed_in_its_process(tmp_path: Path) -> None:
+    project = Foreign(tmp_path / "work")
+    project.write("empty.txt", "")
+    with (own_tree(tmp_path / "then") / "cudnn/__init__.py").open("a") as file:
+        file.write("\n# then\n")
+    case = ("--ecornn-case", "lstm-T8-B4-H64-float32-cuda", "--ecornn-budget", "0.5", "-k", "test_benchmark", "-q")
+    done = project.run("--ecornn-bench", *only("cudnn"), *case, "--ecornn-against", "../then")
+    (row,) = [row for row in load_report(project.path / "reports/local").rows if row.kind == "benchmark"]
+    for column in (row.timing, row.replay):
+        assert column is not None, done.stdout + row.reason
+        (ratio,) = column.against
+        assert ratio.baseline == "cudnn@then"
+        assert 0.5 < ratio.ratio < 2
+
+
+def test_a_revision_that_does_not_fit_the_package_is_not_compared_with(tmp_path: Path) -> None:
+    (own_tree(tmp_path) / "torch_cpu.py").write_text("from pytest_ecornn.contract import Gone\n")
+    process = Revision(tmp_path.name, tmp_path.parent, tmp_path).process(60.0)
+    reason = process.build("sequential@then", "sequential", "lstm-T1-B1-H2-float32")
+    process.close()
+    assert "torch_cpu.py: importing it raised ImportError: cannot import name 'Gone'" in reason
+
+
+@pytest.mark.parametrize(
+    ("changed", "module", "is_changed"),
+    [
+        ("", "auto", False),
+        ("scan_cpu/__init__.py", "sequential", False),
+        ("sequential.py", "sequential", True),
+        ("_common/padding.py", "scan_cpu", True),
+        ("transposed_gpu/layer.py", "row_major_gpu", True),
+        ("_cuda/include/ecornn/common/jitter.cuh", "persistent_gpu", True),
+        ("fused_cpu/numba_kernels.py", "fused_cpu_int8", True),
+        ("scan_torch.py", "auto", True),
+    ],
+)
+def test_an_own_implementation_has_changed_with_what_it_imports(
+    tmp_path: Path, changed: str, module: str, is_changed: bool
+) -> None:
+    then = own_tree(tmp_path)
+    if changed:
+        with (then / changed).open("a") as file:
+            file.write("\n\n")
+    revision = Revision(tmp_path.name, tmp_path.parent, tmp_path)
+    with nullcontext() if is_changed else pytest.raises(NotThere, match="unchanged since"):
+        revision.check_own(f"pytest_ecornn.implementations.{module}")
+
+
+def test_another_project_has_no_implementation_of_this_one(tmp_path: Path) -> None:
+    (tmp_path / "implementations").mkdir()
+    with pytest.raises(NotThere, match="this package is not in"):
+        Revision(tmp_path.name, tmp_path.parent, tmp_path).check_own("pytest_ecornn.implementations.sequential")
 
 
 def test_code_in_other_languages_counts(tmp_path: Path) -> None:

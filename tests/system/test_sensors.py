@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn.system import machine, sensors
+from pytest_ecornn.system import child_processes, machine, sensors
 from pytest_ecornn.system.gpus.others import GpuOthers
 from pytest_ecornn.system.sensors import GpuTelemetry
 
@@ -142,6 +142,11 @@ class TestOthersOfAGpu:
     def test_in_a_container_the_busiest_is_taken_for_us(self, nvml: FakeNvml) -> None:
         assert self.others(nvml, (1, 70, 1), (2, 30, 1)) == pytest.approx(0.3)
         assert self.others(nvml, (1, 70, 1)) == 0.0
+
+    def test_the_runs_own_process_is_one_of_us(self, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(child_processes, "of_run", {7})
+        assert self.others(nvml, (os.getpid(), 20, 1), (7, 40, 1), (8, 10, 1)) == pytest.approx(0.1)
+        assert self.others(nvml, (1, 50, 1), (2, 10, 1), (3, 30, 1)) == pytest.approx(0.1)
 
     def test_what_was_before_is_not_counted(self, nvml: FakeNvml) -> None:
         assert self.others(nvml, (os.getpid(), 20, 1), (7, 40, -5)) == 0.0

@@ -17,7 +17,9 @@ from pytest_ecornn.measurement.clocks import Timer
 from pytest_ecornn.measurement.measurement import Timeable
 from pytest_ecornn.measurement.noise.bounds import CALM, TimedBlockBounds
 from pytest_ecornn.measurement.noise.waits import WatchedClock
+from pytest_ecornn.measurement.remote import RemoteArm
 from pytest_ecornn.results.rows import Disturbance
+from pytest_ecornn.system import child_processes
 from pytest_ecornn.system.gpus.others import GpuOthers
 from pytest_ecornn.system.own_threads import usable_processors
 
@@ -59,11 +61,12 @@ class Watch:
         self._clock.close()
 
     def after_block(self, arm: Timeable) -> None:
+        """Notes the waits of a block: of this process's threads, or those that another process has seen of its own."""
         if self._clock.sees_waits:
-            waits = self.waits(arm)
-            waits.lost.append(round(self._clock.lost, _DIGITS))
+            waits, seen = self.waits(arm), arm if isinstance(arm, RemoteArm) else self._clock
+            waits.lost.append(round(seen.lost, _DIGITS))
             is_gpu = self._device.startswith("cuda")  # which works on while the calling thread waits
-            waits.delayed.append(0.0 if is_gpu else round(self._clock.delayed, _DIGITS))
+            waits.delayed.append(0.0 if is_gpu else round(seen.delayed, _DIGITS))
 
     def drop_block(self, arm: Timeable) -> None:
         """Forgets the arm's last block."""
@@ -131,7 +134,8 @@ class MachineLoad:
             stolen = sum(counts[_STOLEN] for counts in own) / ticks
         except (OSError, ValueError, IndexError):
             return None
-        return (perf_counter(), process_time(), worked, stolen, sum(map(_throttled, self._throttles))) if own else None
+        used = process_time() + child_processes.seconds_of_run()
+        return (perf_counter(), used, worked, stolen, sum(map(_throttled, self._throttles))) if own else None
 
 
 def _cpu_stats(proc: Path, cgroups: Path) -> Iterator[Path]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from pytest_ecornn.cases.contents import valid_steps
 from pytest_ecornn.contract import Cost, Declared, Unsupported
@@ -12,6 +12,7 @@ from pytest_ecornn.measurement.columns import TimingColumn
 from pytest_ecornn.measurement.measurement import Arm, freeze_living
 from pytest_ecornn.measurement.noise.baselines import PLACES, BaselineProbe
 from pytest_ecornn.measurement.pool import InputPool
+from pytest_ecornn.measurement.remote import RemoteArm, RemoteError
 from pytest_ecornn.measurement.replay import GraphArm
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results.rows import Row, Timing
@@ -27,7 +28,8 @@ from pytest_ecornn.verification.outcomes import RAISED, CheckFailed, SkipCheck, 
 from pytest_ecornn.verification.verification import Candidate, ReferenceResult, failed_tensors
 
 MIN_AA_PAIRS = 20
-LayerColumn = TimingColumn[Arm] | TimingColumn[GraphArm]
+LayerArm = Arm | RemoteArm
+LayerColumn = TimingColumn[LayerArm] | TimingColumn[GraphArm | RemoteArm]
 
 
 class BenchmarkItem(NamedCaseItem):
@@ -36,6 +38,13 @@ class BenchmarkItem(NamedCaseItem):
     kind = "benchmark"
 
     def fill(self, row: Row) -> None:
+        with suppress(RemoteError):
+            self._fill(row)
+            return
+        vars(row).update(vars(self.empty_row()))  # once more, without what has ended
+        self._fill(row)
+
+    def _fill(self, row: Row) -> None:
         check_not_refused(self.implementation, self.case)
         freeze_living()
         threads, clock = ThreadGuard(), clocks.for_device(self.case.device)
@@ -44,7 +53,7 @@ class BenchmarkItem(NamedCaseItem):
             pool, names = InputPool(self.case), [one.name for one in baselines]
         self.session.process.set_current_work(self.implementation.name, self.case, names, is_timed=True)
         with self.session.lock.exclusive():
-            alone = [Arm(one, pool, threads=threads) for one in baselines]
+            alone = _arms(baselines, pool, threads)
             probe, replay_probe = BaselineProbe(alone, clock, self.session.options.budget), self._replay_probe(alone)
             del alone
         self.session.process.set_current_work(self.implementation.name, self.case)
@@ -53,7 +62,8 @@ class BenchmarkItem(NamedCaseItem):
             self._verify_first(candidate)
             cost_bounds.checked(candidate)
         self.session.process.set_current_work(self.implementation.name, self.case, names, is_timed=True)
-        arms = [Arm(one, pool, threads=threads) for one in (candidate, *baselines)]
+        first = Arm(candidate, pool, threads=threads)
+        arms = [first, *_arms(baselines, pool, threads)]
         called, replayed = TimingColumn(arms, clock, self.session.confidence, probe), None
         with self.session.lock.exclusive():
             with turn():
@@ -64,7 +74,7 @@ class BenchmarkItem(NamedCaseItem):
                 threads.check()
                 raise self.failure("threads: expected them to rest after a call, but a core is busy")
             with turn():
-                peak_bytes, host_us = arms[0].peak_bytes(), arms[0].host_us(clock)
+                peak_bytes, host_us = first.peak_bytes(), first.host_us(clock)
             if self.case.device.startswith("cuda"):
                 replayed, missing = self._replayed(arms, replay_probe)
                 notes = [*notes, *missing]
@@ -90,7 +100,7 @@ class BenchmarkItem(NamedCaseItem):
             with self.session.lock.shared():
                 return candidate, candidate.verify()
 
-    def baselines(self) -> tuple[list[Candidate], list[str]]:
+    def baselines(self) -> tuple[Sequence[Candidate | RemoteArm], list[str]]:
         """The baselines of the candidate; and the reasons why others are absent."""
         return self.session.baselines(self.implementation, self.case)
 
@@ -107,19 +117,19 @@ class BenchmarkItem(NamedCaseItem):
         for change in (*kept.changes, *tools.changes):
             raise self.failure(change)
 
-    def _replay_probe(self, arms: list[Arm]) -> BaselineProbe | None:
+    def _replay_probe(self, arms: Sequence[LayerArm]) -> BaselineProbe | None:
         """The device-only times of calibrated arms alone, by graphs that are gone before the candidate's are captured."""
         if not self.case.device.startswith("cuda"):
             return None
         with turn():
-            graphs = [graph for arm in arms for graph in capture.graph_arms([arm])[0]]
+            graphs = [graph for arm in arms for graph in _graphs([arm])[0]]
         clock, budget = clocks.CudaGraphTimer(self.case.device), self.session.options.budget
         return BaselineProbe(graphs, clock, budget, PLACES)
 
-    def _replayed(self, arms: list[Arm], probe: BaselineProbe | None) -> tuple[TimingColumn[GraphArm] | None, list[str]]:
+    def _replayed(self, arms: Sequence[LayerArm], probe: BaselineProbe | None) -> tuple[LayerColumn | None, list[str]]:
         """The device-only column, measured, or None; and what it lacks."""
         with turn():
-            graphs, missing = capture.graph_arms(arms)
+            graphs, missing = _graphs(arms)
         if not graphs:
             return None, missing
         column = TimingColumn(graphs, clocks.CudaGraphTimer(self.case.device), self.session.confidence, probe)
@@ -158,13 +168,30 @@ class BenchmarkItem(NamedCaseItem):
 
     def _verify_kept(self, columns: Sequence[LayerColumn], declared: Declared) -> None:
         with self.session.lock.shared():
-            checks = [check for column in columns for check in column.arms[0].kept.verify(declared)]
+            arms = [column.arms[0] for column in columns]
+            checks = [check for arm in arms if not isinstance(arm, RemoteArm) for check in arm.kept.verify(declared)]
             self._check_right("a timed call", checks)
 
     def _check_right(self, calls: str, comparisons: list[TensorCheck]) -> None:
         by_tensor = {one.tensor: one for one in reversed(comparisons) if one.status == "failed"}  # of several calls the worst
         if message := failed_tensors(self.implementation.name, self.case, [*by_tensor.values()][::-1]):
             raise CheckFailed(f"{calls} returned a wrong result\n{message}")
+
+
+def _arms(baselines: Iterable[Candidate | RemoteArm], pool: InputPool, threads: ThreadGuard) -> list[LayerArm]:
+    return [one.fresh() if isinstance(one, RemoteArm) else Arm(one, pool, threads=threads) for one in baselines]
+
+
+def _graphs(arms: Sequence[LayerArm]) -> tuple[list[GraphArm | RemoteArm], list[str]]:
+    """As `capture.graph_arms`; another process captures its own."""
+    here = [arm for arm in arms if isinstance(arm, Arm)]
+    captured, missing = capture.graph_arms(here)
+    graphs: list[GraphArm | RemoteArm] = [*captured]
+    for arm in arms:
+        if isinstance(arm, RemoteArm) and (captured or not here):
+            remote, reasons = arm.captured()
+            graphs, missing = [*graphs, *remote], [*missing, *reasons]
+    return graphs, missing
 
 
 class AATestItem(BenchmarkItem):
@@ -182,7 +209,7 @@ class AATestItem(BenchmarkItem):
         except RAISED as error:
             raise SkipCheck(f"{self.implementation.name} cannot be timed: {type(error).__name__}") from error
 
-    def baselines(self) -> tuple[list[Candidate], list[str]]:
+    def baselines(self) -> tuple[Sequence[Candidate | RemoteArm], list[str]]:
         return [build_and_compare(self.implementation, self.case)[0]], []
 
     @property

@@ -9,7 +9,7 @@ from statistics import fmean
 from time import time
 from typing import Any
 
-from pytest_ecornn.system import sensors
+from pytest_ecornn.system import child_processes, sensors
 
 _US = 1e6
 _SECONDS = 0.5  # between two questions
@@ -46,6 +46,7 @@ class GpuOthers:
 
 
 def _without_own(shares: dict[int, float]) -> float:
-    """Ours is the process that used most where a container gives it another number."""
-    own = os.getpid() if os.getpid() in shares else max(shares, key=shares.__getitem__, default=0)
-    return min(1.0, sum(share for pid, share in shares.items() if pid != own))
+    """Ours are the processes that used most where a container gives them other numbers."""
+    own = {os.getpid(), *child_processes.of_run}
+    known = own & shares.keys() or sorted(shares, key=shares.__getitem__)[-len(own) :]
+    return min(1.0, sum(share for pid, share in shares.items() if pid not in known))

@@ -31,7 +31,7 @@ from pytest_ecornn.reporting import csv_report, markdown, undecided
 from pytest_ecornn.reporting.console import progress
 from pytest_ecornn.results.rows import BaselineRatio, Disturbance, Row
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, paired_ratio, verdict
-from pytest_ecornn.system import sensors
+from pytest_ecornn.system import child_processes, sensors
 from tests.helpers import busy_machine
 from tests.helpers.reporting_samples import BUSY, CASES, QUIET, concluded, row, sample_run, timing
 
@@ -99,7 +99,7 @@ class TestMachineLoad:
         monkeypatch.setattr(noise_watch, "process_time", lambda: self.now[1])
         monkeypatch.setattr(os, "sysconf", lambda name: 100, raising=False)
 
-    def test_others_are_what_our_processors_did_and_we_did_not(self, tmp_path: Path) -> None:
+    def test_others_are_what_our_processors_did_and_we_did_not(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         line = "cpu{} {} 0 0 1000 7 0 0 {} 50 0\n"
         stat = "".join(line.format(*given) for given in (("", 900, 90), (0, 100, 10), (1, 500, 10), (2, 300, 70)))
         load = MachineLoad(proc(tmp_path, {}, stat), tmp_path)
@@ -108,6 +108,9 @@ class TestMachineLoad:
         proc(tmp_path, {}, stat)
         found: Any = load.load()
         assert (found.processors, found.others, found.stolen) == (2, pytest.approx(1.0), pytest.approx(0.1))
+        monkeypatch.setattr(child_processes, "seconds_of_run", lambda: 0.5)  # what the run's own processes have worked
+        found = load.load()
+        assert found.others == pytest.approx(0.75)
 
     @pytest.mark.parametrize(
         ("group", "path", "text", "later"),
