@@ -10,9 +10,10 @@ import torch
 from tests.helpers.foreign import Foreign
 
 PUBLISHED = ("clocks", "ecornn", "host_time", "language_model", "persistent_kernel", "scan_kernel", "sparse_kernel", "varying")
-NAMES = (*PUBLISHED, "acceptance_gpu", "checkouts", "forms_gpu", "soak_gpu")
-ARGUMENTS = {"soak_gpu": [], "checkouts": [".", "--output", "new"]}
-MODULES = [(f"published.{name}" if name in PUBLISHED else name, ARGUMENTS.get(name, ["--output", "new"])) for name in NAMES]
+NAMES = (*PUBLISHED, "acceptance_gpu", "forms_gpu", "soak_gpu")
+MODULES = [
+    (f"published.{name}" if name in PUBLISHED else name, [] if name == "soak_gpu" else ["--output", "new"]) for name in NAMES
+]
 RUN = """
 import runpy, sys
 for module, arguments in %s:
