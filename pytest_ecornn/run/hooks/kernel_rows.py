@@ -5,6 +5,7 @@ Registered in every run, so it imports nothing of ours before a row is there.
 
 from __future__ import annotations
 
+import shlex
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,17 +15,25 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_ecornn.results.rows import Row
+    from pytest_ecornn.results.run_info import RunInfo
 
 ROWS = pytest.StashKey["list[Row]"]()  # of a test
 
 
 class KernelRows:
-    """The rows of a run's tests. rows: all so far, in the process that reports."""
+    """The rows of a run's tests, and when and how it was started. rows: all so far, in the process that reports."""
 
     def __init__(self, config: pytest.Config):
-        self._config, self._started, self._start = config, datetime.now(UTC), time.monotonic()
+        self._config, self.started, self.start = config, datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+        self.command = shlex.join(["pytest", *map(str, config.invocation_params.args)])
         self.rows: list[Row] = []
         self._written: list[str] = []
+
+    def run_info(self, machine: dict[str, Any], **facts: Any) -> RunInfo:
+        """The run so far. facts: more fields of it."""
+        from pytest_ecornn.results.run_info import RunInfo
+
+        return RunInfo(self.started, time.monotonic() - self.start, self.command, machine, **facts)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
@@ -60,10 +69,7 @@ class KernelRows:
         from pytest_ecornn import reporting
         from pytest_ecornn.system import machine
 
-        command = " ".join(["pytest", *map(str, self._config.invocation_params.args)])
-        fingerprint = machine.fingerprint(self._config.rootpath)
-        seconds = time.monotonic() - self._start
-        run = reporting.RunInfo(self._started.isoformat(timespec="seconds"), seconds, command, fingerprint)
+        run = self.run_info(machine.fingerprint(self._config.rootpath))
         folder = Path(self._config.invocation_params.dir, self._config.getoption("--ecornn-report"))
         try:
             self._written += [f"report: {path}" for path in reporting.write_reports(folder, run, self.rows)]

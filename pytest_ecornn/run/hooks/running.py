@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import signal
 import sys
 import threading
@@ -11,7 +10,6 @@ import time
 import warnings
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from pytest_ecornn.run import proven, run_seed
 from pytest_ecornn.run.gate_run import RegressionGate
 from pytest_ecornn.run.hooks.benchmark_plugin import check_loaded
 from pytest_ecornn.run.hooks.collection import RowCollection
+from pytest_ecornn.run.hooks.kernel_rows import KernelRows
 from pytest_ecornn.run.hooks.screen import ProgressDisplay, write_summary
 from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.run.items.unsupported_items import Grouping, row_item
@@ -61,8 +60,9 @@ class RunPlugin:
             check_loaded(config)
         self._config = config
         self._is_worker = bool(worker_input(config))
-        self._started, self._start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
-        self._deadline = self._start + worker_input(config).get("ecornn_seconds", self.session.options.seconds or math.inf)
+        self._functions: KernelRows = config.pluginmanager.get_plugin("ecornn-kernel-rows")  # type: ignore[assignment]
+        seconds = worker_input(config).get("ecornn_seconds", self.session.options.seconds or math.inf)
+        self._deadline = self._functions.start + seconds
         self._due = set[str]()  # ids of tests that have not reported their rows
         self._journal: journal.Journal | None = None
         self._folder_lock: FolderLock | None = None
@@ -113,8 +113,8 @@ class RunPlugin:
             self._screen.start()
         options = self.session.options
         self._gate = RegressionGate(self.session, self.machine) if options.compare else None
-        header: dict[str, Any] = {"started": self._started, "machine": self.machine, "setup": self.session.comparability_key}
-        header["seed"] = options.seed
+        header: dict[str, Any] = {"started": self._functions.started, "machine": self.machine, "seed": options.seed}
+        header["setup"] = self.session.comparability_key
         try:
             self.session.lock.check()
             self._folder_lock = _locked(options.report)
@@ -245,8 +245,7 @@ class RunPlugin:
                 self._compare(self._gate, session, is_cut_short)
             rows = self._rows
             self._judge_against_revision(session)
-            functions: Any = self._config.pluginmanager.get_plugin("ecornn-kernel-rows")
-            reported = [*rows, *functions.rows]
+            reported = [*rows, *self._functions.rows]
             paths = reporting.write_reports(self.session.options.report, self._run_info(), reported, self._compared)
             self._written.append(_where(paths))
             github.append_summary("Recurrent layers", rows, self._compared)
@@ -310,17 +309,10 @@ class RunPlugin:
         if self._compared.problems and session.exitstatus in ended:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    @property
-    def _command(self) -> str:
-        return shlex.join(["pytest", *map(str, self._config.invocation_params.args)])
-
     def _run_info(self) -> reporting.RunInfo:
         assert self._journal is not None
-        return reporting.RunInfo(
-            started=self._started,
-            seconds=time.monotonic() - self._start,
-            command=self._command,
-            machine=self.machine,
+        return self._functions.run_info(
+            self.machine,
             ceilings=self.session.measured_ceilings.as_report(self.session.devices),
             settings={
                 **self.session.settings,
@@ -344,7 +336,7 @@ class RunPlugin:
         self._collection.hide_rows()
         if self._rows or self._written:
             settings = self.session.settings
-            write_summary(terminalreporter, self._rows, settings, self._compared, self._written, self._command)
+            write_summary(terminalreporter, self._rows, settings, self._compared, self._written, self._functions.command)
         if github.is_job():
             others = {name: one for name, one in self.session.implementations.items() if not one.is_own}
             places = {name: github.place(one.path, one.line, self._config.rootpath) for name, one in others.items()}
