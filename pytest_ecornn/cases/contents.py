@@ -67,6 +67,33 @@ class Problem:
         """The state in the form that layers take."""
         return None if not self.state else self.state if len(self.state) > 1 else self.state[0]
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a call is given, by name."""
+        states = zip((f"initial {name}" for name in cells.get(self.case.cell).states), self.state, strict=False)
+        loss = {f"loss weight {number}": weight for number, weight in enumerate(self.output_gradients)}
+        named = {"x": self.x, **dict(states), **self.weights, "lengths": self.lengths, "resets": self.resets, **loss}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+    def map(self, function: Callable[[str, Tensor], Tensor]) -> Problem:
+        """The same problem with `function(name, tensor)` in place of each tensor."""
+        done = {name: function(name, tensor) for name, tensor in self.tensors.items()}
+        weights = {name: nn.Parameter(done[name].detach(), one.requires_grad) for name, one in self.weights.items()}
+        return replace(
+            self,
+            weights=Weights(weights, self.weights.masks),
+            x=done["x"],
+            state=tuple(one for name, one in done.items() if name.startswith("initial ")),
+            lengths=done.get("lengths"),
+            resets=done.get("resets"),
+            output_gradients=tuple(one for name, one in done.items() if name.startswith("loss weight ")),
+        )
+
+    def copied(self) -> Problem:
+        """The same problem, except its weights, at new addresses in the same layout."""
+        copy = self.map(lambda name, tensor: tensor if name in self.weights else placed_tensor(tensor))
+        return replace(copy, weights=self.weights)
+
     @cached_property
     def padding(self) -> Tensor | None:
         """True where a step lies after its sequence's end, laid out as x without its last dimension; None if nowhere."""
@@ -78,18 +105,9 @@ class Problem:
 
 def to_device(problem: Problem, device: str) -> Problem:
     """Copies a problem and its weights to another device, in the layout that `Tensor.to` gives; lengths stay on the CPU."""
-    weights = {name: nn.Parameter(p.detach().to(device), p.requires_grad) for name, p in problem.weights.items()}
+    moved = problem.map(lambda name, tensor: tensor if name == "lengths" else tensor.detach().to(device))
     masks = {name: mask.to(device) for name, mask in problem.weights.masks.items()}
-    state, loss = (tuple(one.to(device) for one in tensors) for tensors in (problem.state, problem.output_gradients))
-    return replace(
-        problem,
-        case=replace(problem.case, device=device),
-        weights=Weights(weights, masks),
-        x=problem.x.to(device),
-        state=state,
-        resets=None if problem.resets is None else problem.resets.to(device),
-        output_gradients=loss,
-    )
+    return replace(moved, case=replace(problem.case, device=device), weights=Weights(moved.weights, masks))
 
 
 def problem(case: Case, role: str = "", weights: Weights | None = None) -> Problem:
@@ -101,13 +119,6 @@ def problem(case: Case, role: str = "", weights: Weights | None = None) -> Probl
     resets = reset_mask(case, generator(case.seed, "resets" + role))
     own = make_weights(case, role) if weights is None else weights
     return Problem(case, own, memory_layout.x_at(case, rows, 0), state, lengths, resets, loss)
-
-
-def copied_with_strides(problem: Problem) -> Problem:
-    """Copies a problem, except its weights, to new addresses in the same layout."""
-    state, loss = (tuple(map(placed_tensor, tensors)) for tensors in (problem.state, problem.output_gradients))
-    lengths, resets = (None if mask is None else placed_tensor(mask) for mask in (problem.lengths, problem.resets))
-    return replace(problem, x=placed_tensor(problem.x), state=state, lengths=lengths, resets=resets, output_gradients=loss)
 
 
 def placed_tensor(tensor: Tensor, change: Callable[[Tensor], Tensor] = lambda same: same) -> Tensor:

@@ -7,13 +7,16 @@ them, or last. "feature_major": the last dimension comes first. Lengths have one
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case
 
 _GAP = 3
-_ORDERS = {"transposed": (1, 0, 2), "feature_major": (2, 0, 1)}
+_FIRST = {"transposed": 1, "feature_major": -1}  # dimension in memory
 
 
 def rows_of_x(case: Case, values: Tensor) -> Tensor:
@@ -52,9 +55,8 @@ def laid_out(case: Case, tensor: Tensor) -> Tensor:
     """A state [L*D, B, H] or lengths [B], as the case's layout has them."""
     if tensor.dim() == 1:
         return _apart(case, tensor.unsqueeze(-1)).squeeze(-1)
-    if order := _ORDERS.get(case.layout):
-        inverse = sorted(range(3), key=order.__getitem__)
-        return tensor.permute(order).contiguous().permute(inverse)
+    if dimension := _FIRST.get(case.layout):
+        return with_first(tensor, dimension)
     rows = _apart(case, tensor.flatten(0, 1))
     return rows.unflatten(0, tensor.shape[:2])  # type: ignore[no-any-return]
 
@@ -69,8 +71,15 @@ def _apart(case: Case, values: Tensor) -> Tensor:
     return buffer.as_strided((rows, width), strides, start).copy_(values)
 
 
+def with_first(tensor: Tensor, dimension: int) -> Tensor:
+    """The same values, with that dimension the first in memory; of one dimension or none as they are."""
+    return tensor if tensor.ndim < 2 else tensor.movedim(dimension, 0).contiguous().movedim(0, dimension)
+
+
 def spaced(tensor: Tensor) -> Tensor:
     """The same values as every other element of a larger tensor, from its second on; what lies between is NaN, or 0."""
+    if not tensor.ndim:
+        return tensor
     buffer = tensor.new_full((*tensor.shape[:-1], 2 * tensor.shape[-1] + 1), _filler(tensor))
     return buffer[..., 1::2].copy_(tensor.detach())
 
@@ -79,6 +88,17 @@ def behind(tensor: Tensor, count: int) -> Tensor:
     """The same values, contiguous behind so many elements of NaN, or 0, as the parts of `torch.cat` are."""
     buffer = tensor.new_full((count + tensor.numel(),), _filler(tensor))
     return buffer[count:].view(tensor.shape).copy_(tensor.detach())
+
+
+# Of incoming gradients.
+GRADIENT_LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "expanded from one number, as those of sum()": lambda gradient: gradient.new_ones(()).expand(gradient.shape),
+    "expanded over the first dimension": lambda gradient: gradient[:1].expand(gradient.shape) if gradient.ndim else gradient,
+    "with the first two dimensions transposed": partial(with_first, dimension=1),
+    "with the last dimension first": partial(with_first, dimension=-1),
+    "strided and offset": spaced,
+    "contiguous and offset, as those of parts of torch.cat": partial(behind, count=64),
+}
 
 
 def _filler(tensor: Tensor) -> float:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.cases.contents import generator
-from pytest_ecornn.verification.calls import Tensors, WrongForm
+from pytest_ecornn.verification.calls import Tensors, WrongForm, WrongResult
 
 Function = Callable[..., Any]
 Incoming = Callable[[str, Tensor], Tensor | None]  # an output's name and the output -> its incoming gradient; None: unused
@@ -88,10 +88,10 @@ class Arguments:
         """Copies in memory of their own, with the strides of the originals."""
         return self.map(lambda _, tensor: tensor.detach().clone(memory_format=torch.preserve_format))
 
-    def fill(self, contents: Arguments) -> None:
-        """Writes contents of the same shapes into the tensors, which torch does not count as a change."""
-        for name, tensor in self.tensors.items():
-            tensor.data.copy_(contents.tensors[name])
+
+def function_name(function: Function) -> str:
+    """The name that reports give to a function."""
+    return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
 
 
 def _parameters(function: Function) -> tuple[str, ...]:
@@ -137,13 +137,26 @@ class FunctionCall:
         tensors: Tensors = {name: output.detach() for name, output in outputs(result).items()}
         return tensors | {f"grad {name}": gradient for name, gradient in zip(self._leaves, gradients, strict=True)}
 
+    def run(self, function: Function) -> Tensors:
+        """Names what comes out of a call. Raises WrongResult where it leaves an argument elsewhere, or another grad mode."""
+        places, mode = self._places(), self.arguments.has_gradients
+        with torch.set_grad_enabled(mode):
+            results = self.forward_backward(function)
+            if torch.is_grad_enabled() != mode:
+                raise WrongResult(f"grad mode: expected {mode} as before the call, got {not mode}")
+        if moved := [name for name, place in self._places().items() if place != places[name]]:
+            change = "it has other memory, strides or dtype, or another .grad"
+            raise WrongResult(f"expected {moved[0]} unchanged by the call, but {change}")
+        return self.results_by_name(*results)
+
+    def _places(self) -> dict[str, tuple[Any, ...]]:
+        tensors = self.arguments.tensors.items()
+        return {name: (one.data_ptr(), one.shape, one.stride(), one.dtype, one.grad is None) for name, one in tensors}
+
 
 def run(function: Function, arguments: Arguments, incoming: Incoming) -> Tensors:
-    """Calls the function on leaves of its own, and names what comes out."""
-    leaves = arguments.map(lambda _, tensor: tensor.detach())
-    calling = FunctionCall(leaves, incoming)
-    with torch.set_grad_enabled(leaves.has_gradients):
-        return calling.results_by_name(*calling.forward_backward(function))
+    """Calls the function on leaves of its own, and names what comes out, as `FunctionCall.run`."""
+    return FunctionCall(arguments.map(lambda _, tensor: tensor.detach()), incoming).run(function)
 
 
 def outputs(result: Any) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -11,9 +12,9 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import PRECISIONS
-from pytest_ecornn.kernels.arguments import Arguments, Function, drawn, random_gradients, run
-from pytest_ecornn.kernels.conduct import PROPERTIES, Subject
-from pytest_ecornn.kernels.reference import FunctionReference, UnusableReference
+from pytest_ecornn.kernels.arguments import Arguments, Function, drawn, function_name, random_gradients, run
+from pytest_ecornn.kernels.conduct import PROPERTIES, FunctionContext
+from pytest_ecornn.kernels.reference import FunctionReference, Rounded, UnusableReference, rounding_problem
 from pytest_ecornn.kernels.report import KernelReport, WrongKernel
 from pytest_ecornn.results.rows import Row, TensorError
 from pytest_ecornn.system import faults
@@ -21,7 +22,8 @@ from pytest_ecornn.system.error_line import error_line
 from pytest_ecornn.verification.calls import PoisonedAllocations, WrongResult
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, everything
-from pytest_ecornn.verification.properties.subject import NotApplicable
+from pytest_ecornn.verification.properties import properties
+from pytest_ecornn.verification.properties.properties import PropertyViolation
 
 
 def check(
@@ -56,23 +58,24 @@ def check(
     start = time.perf_counter()
     every = list(drawn(make_inputs, reference, range(seed, seed + draws)))
     row = function_row(name or function_name(candidate), function_name(reference), every[0])
-    worst = dict[str, TensorCheck]()
+    worst, small = dict[str, TensorCheck](), defaultdict[str, list[Rounded]](list)
     expect, problems = partial(FunctionReference, reference, precision=precision, terms=terms), list[str]()
     for number, arguments in enumerate(every):
         expected = expect(arguments, incoming=random_gradients(seed + number))
         if arguments.has_gradients and all(t is None for name, t in expected.own.items() if name.startswith("grad ")):
             raise UnusableReference("expected a reference with a gradient, as an argument requires one; got none")
         with GlobalStateGuard(() if number else everything()) as guard:
-            found = [
-                f"draw {seed + number} ({described(arguments)}): {line}" for line in _wrong(candidate, expected, row, worst)
-            ]
+            lines = list(_wrong(candidate, expected, row, worst, small))
+        found = [f"draw {seed + number} ({described(arguments)}): {line}" for line in lines]
         if not found and number in (0, len(every) - 1):
-            subject = Subject(candidate, expected, _others(every, number), expect, guard.changes)
-            found = list(_broken(subject, skip, row))
+            subject = FunctionContext(candidate, expected, _others(every, number), expect, guard, "repeats" not in skip)
+            found = list(dict.fromkeys(_broken(subject, skip, row)))
         problems, row.examples = problems + found, number + 1
         if found:
             break
     row.tensors = [TensorError(c.tensor, c.status, c.rms, c.maximum, c.share, c.slice) for c in worst.values()]
+    if not problems:
+        problems = [*filter(None, map(rounding_problem, small.values()))]
     if not problems:
         vain = [one for one in worst.values() if not row.informative.get(one.tensor)]
         problems = [f"nothing was proven: {one.message or one.tensor}" for one in vain]
@@ -94,15 +97,25 @@ def check_settings(precision: str, terms: int | None) -> None:
 
 
 def _check_skipped(skip: Mapping[str, str]) -> None:
+    names = [one.name for one in PROPERTIES]
     for name, reason in skip.items():
-        if name not in PROPERTIES:
-            raise ValueError(f"skip: expected properties of {', '.join(PROPERTIES)}; got {name!r}")
+        if name not in names:
+            raise ValueError(f"skip: expected properties of {', '.join(names)}; got {name!r}")
         if not isinstance(reason, str) or not reason.strip():
             raise ValueError(f"skip: expected the reason why {name} is left out, got {reason!r}")
 
 
-def _wrong(candidate: Function, expected: FunctionReference, row: Row, worst: dict[str, TensorCheck]) -> Iterator[str]:
-    """What is wrong with the results on poisoned memory, a line each. Adds to the row's counts and the worst of each tensor."""
+def _wrong(
+    candidate: Function,
+    expected: FunctionReference,
+    row: Row,
+    worst: dict[str, TensorCheck],
+    small: dict[str, list[Rounded]],
+) -> Iterator[str]:
+    """What is wrong with the results on poisoned memory, a line each.
+
+    Adds to the row's counts, the worst of each tensor, and the rounding of small ones.
+    """
     try:
         with PoisonedAllocations():
             tensors = run(candidate, expected.arguments.copied(), expected.incoming)
@@ -124,40 +137,34 @@ def _wrong(candidate: Function, expected: FunctionReference, row: Row, worst: di
             worst[one.tensor] = one
         if one.status == "failed":
             yield one.message
+    if all(one.status != "failed" for one in checks):
+        for rounded in expected.small(tensors):
+            small[rounded.rule.tensor].append(rounded)
 
 
-def _broken(subject: Subject, skip: Mapping[str, str], row: Row) -> Iterator[str]:
+def _broken(subject: FunctionContext, skip: Mapping[str, str], row: Row) -> Iterator[str]:
     """Properties that do not hold, a line each. The row counts those that do."""
-    for name, (description, holds) in PROPERTIES.items():
-        if name in skip:
-            row.uninformative[name] = row.uninformative.get(name, 0) + 1
-            continue
+    for one in PROPERTIES:
+        reason, broken = skip.get(one.name, ""), None
         try:
-            message = holds(subject)
-        except NotApplicable:
-            row.uninformative[name] = row.uninformative.get(name, 0) + 1
-            continue
-        except WrongResult as wrong:
-            message = str(wrong)
+            reason = reason or properties.check(subject, [one])[one.name]
+        except PropertyViolation as violation:
+            broken = violation
         except Exception as error:
-            if lost := faults.unrecoverable_reason(error, str(subject.arguments.device)):
-                yield f"{name} is broken: {description}; but {lost}; nothing more can run in this process"
+            if lost := faults.unrecoverable_reason(error, subject.device):
+                yield f"{PropertyViolation(one, lost)}; nothing more can run in this process"
                 return
-            message = f"it raised {error_line(error)}"
-        if message:
-            yield f"{name} is broken: {description}; but {message}; skip={{{name!r}: reason}} leaves it out"
-        row.informative[name] = row.informative.get(name, 0) + 1
+            broken = PropertyViolation(one, f"it raised {error_line(error)}")
+        if broken and broken.property.name not in skip:
+            yield f"{broken}; skip={{{broken.property.name!r}: reason}} leaves it out"
+        counts = row.uninformative if reason else row.informative
+        counts[one.name] = counts.get(one.name, 0) + 1
 
 
 def _others(every: Sequence[Arguments], number: int) -> Arguments:
     """Arguments of the same kind as those of that number: another draw, or where there is none these once more."""
     own = every[number]
     return next((other for other in (*every[number + 1 :], *every[:number]) if other.kind == own.kind), own.copied())
-
-
-def function_name(function: Function) -> str:
-    """The name that reports give to a function."""
-    return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
 
 
 def described(arguments: Arguments) -> str:

@@ -9,10 +9,18 @@ from math import inf
 from typing import Any
 
 from pytest_ecornn.contract import Cost
-from pytest_ecornn.kernels.arguments import Arguments, Function, Incoming, drawn, made_once, random_gradients, run
-from pytest_ecornn.kernels.checking import check_settings, function_name, function_row
-from pytest_ecornn.kernels.conduct import failure
-from pytest_ecornn.kernels.reference import FunctionReference, UnusableReference
+from pytest_ecornn.kernels.arguments import (
+    Arguments,
+    Function,
+    Incoming,
+    drawn,
+    function_name,
+    made_once,
+    random_gradients,
+    run,
+)
+from pytest_ecornn.kernels.checking import check_settings, function_row
+from pytest_ecornn.kernels.reference import FunctionReference, UnusableReference, failure
 from pytest_ecornn.kernels.report import KernelReport, WrongKernel
 from pytest_ecornn.kernels.timed_calls import ArgumentPool, TimedFunction
 from pytest_ecornn.measurement import capture, clocks, roofline
@@ -71,7 +79,9 @@ def compare(
         expected = expect(contents[0]) if expect else None
         for row, function in zip(rows, functions.values(), strict=True):
             if expected:
-                _fail(row, failure(expected, run(function, contents[0].copied(), incoming)))
+                checks = expected.compare(run(function, contents[0].copied(), incoming))
+                _fail(row, failure(checks))
+                row.notes = "; ".join(f"not proven: {one.message}" for one in checks if one.status == "uninformative")
     freeze_living()
     arms = [Arm(TimedFunction(one, function, contents[0], incoming), pool) for one, function in functions.items()]
     with lock.exclusive():
@@ -83,7 +93,7 @@ def compare(
                 f"one of {', '.join(functions)} is wrong on {rows[0].case}: {wrong}", KernelReport(rows)
             ) from wrong
     for row in rows:
-        row.beside, row.notes = lock.beside(), "; ".join([*missing, *judging])
+        row.beside, row.notes = lock.beside(), "; ".join(filter(None, [row.notes, *missing, *judging]))
         row.seconds = time.perf_counter() - start
         for column, measured in columns.items():
             _fill(row, column, measured, cost or Cost(0, 0), floor_us, expect)
@@ -143,7 +153,7 @@ def _fill(row: Row, column: str, measured: Column, cost: Cost, floor_us: float, 
         except WrongResult as wrong:
             _fail(row, f"a timed call: {wrong}")
         for one in sorted(arm.kept.calls, reverse=True)[:_VERIFIED]:
-            message = failure(expect(one.prepared.contents), one.tensors) if expect else ""
+            message = failure(expect(one.prepared.contents).compare(one.tensors)) if expect else ""
             _fail(row, message and f"a timed call: {message}")
         timing = measured.timing(cost, floor_us, number=number)
         if timing.is_below_floor:

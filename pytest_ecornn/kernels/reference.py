@@ -7,11 +7,11 @@ of every operator is rounded to either neighbour at random.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,15 +19,15 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
 from pytest_ecornn.cases.contents import generator
-from pytest_ecornn.kernels.arguments import Arguments, Function, Incoming, run
+from pytest_ecornn.kernels.arguments import Arguments, Function, Incoming, function_name, run
 from pytest_ecornn.reference.rounding import TF32_EPS, Dithered
 from pytest_ecornn.system.dispatch import DispatchMode
 from pytest_ecornn.system.error_line import error_line
 from pytest_ecornn.verification import comparison, overlap
-from pytest_ecornn.verification.calls import Tensors, WrongForm
-from pytest_ecornn.verification.comparison import Array, Error, Mask, Slices, TensorCheck, TensorRule
+from pytest_ecornn.verification.calls import Copies, Tensors, WrongForm, WrongResult
+from pytest_ecornn.verification.comparison import Array, Error, Mask, Measures, Slices, TensorCheck, TensorRule
 from pytest_ecornn.verification.permutation import factors, max_ulps
-from pytest_ecornn.verification.rounding_shares import Independent
+from pytest_ecornn.verification.rounding_shares import Independent, Shares
 from pytest_ecornn.verification.verification import judged
 from pytest_ecornn.verification.yardstick import Errors, elementwise_max
 
@@ -37,6 +37,8 @@ _FILL = 2.0**10  # times the largest of the others, beyond which a number that s
 _LONGEST = 4096  # terms of a sum, unless `terms` says more
 _ZERO_FACTOR = 64.0  # units in the last place of the largest number given, by which a 0 may be off
 _LEAST_SHARED = 512  # elements of a slice whose rounding is judged: of fewer, chance decides
+_FAINT, _LEAST_ROW, _MOST_FAINT = 2.0**-4, 8, 64  # a row's size, as a share of the tensor's; its elements; rows of an axis
+_FAINT_ERROR = 2.0**-3  # of float32's eps of the tensor: what rounding within a function may leave of terms that cancel out
 _BLOCKS = 8  # of an axis of twice as many elements or more, beside its first and last
 
 
@@ -102,6 +104,31 @@ def _exact() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+class Rounded(NamedTuple):
+    """How a small tensor was rounded: by the reference in its own dtype, and by the candidate."""
+
+    rule: TensorRule
+    yardstick: Error
+    error: Error
+
+
+def rounding_problem(draws: Sequence[Rounded]) -> str:
+    """What the elements of several draws of a tensor show together; empty if nothing, or if all are too few."""
+    counts = [one.error.shares.counted for one in draws]
+    if (total := sum(counts)) < _LEAST_SHARED:
+        return ""
+
+    def pooled(errors: Iterable[Error]) -> Error:
+        differing = sum(count * error.shares.differing for count, error in zip(counts, errors, strict=True))
+        return Error(0.0, 0.0, total, Shares(differing / total, 0.0, total))
+
+    rule = max((one.rule for one in draws), key=lambda rule: rule.terms)._replace(independent=Independent(total, total))
+    yard, error = pooled(one.yardstick for one in draws), pooled(one.error for one in draws)
+    position = Measures._fields.index("differing")
+    is_over = error.shares.differing > comparison.limits(rule, yard, error).differing
+    return comparison.failure_text(rule, f"over {len(draws)} draws", error, yard, position) if is_over else ""
+
+
 class FunctionReference:
     """The expected results of one call. Raises UnusableReference where the reference does not compute in float64.
 
@@ -115,7 +142,7 @@ class FunctionReference:
         self._function, self._precision, self._terms = function, precision, terms
         self._has_float64 = any(tensor.dtype == torch.float64 for tensor in arguments.tensors.values())
         self._errors: list[Errors] = []
-        self._fills: dict[str, Mask | None] = {}
+        self._fills, self._rules = dict[str, Mask | None](), dict[str, TensorRule]()
         self.own, gradients = self._own_results(arguments)
         self.tensors = self._exact_results(arguments, gradients)
         has_equal_elements = any(gradient is not None and overlap.is_folded(gradient) for gradient in gradients.values())
@@ -132,10 +159,16 @@ class FunctionReference:
             gradients[name] = self.incoming(name, output)
             return gradients[name]
 
+        own = arguments.copied()
+        guard = Copies(own.tensors)
         try:
-            return run(self._function, arguments.copied(), recorded), gradients
+            results = run(self._function, own, recorded)
+            guard.check()
+            return results, gradients
         except WrongForm:
             raise
+        except WrongResult as wrong:
+            raise UnusableReference(f"the reference {function_name(self._function)}: {wrong}") from wrong
         except Exception as error:
             raise UnusableReference(f"expected a reference that runs on these arguments, got {error_line(error)}") from error
 
@@ -147,19 +180,15 @@ class FunctionReference:
             with _exact():
                 tensors = run(self._function, wide, lambda name, output: given.get(name))
         except Exception as error:
-            raise UnusableReference(
-                f"expected a reference that runs in float64, got {type(error).__name__}: {error}"
-            ) from error
-        for name, tensor in tensors.items():
-            if tensor is not None and tensor.is_complex():
-                raise UnusableReference(
-                    f"expected real results, got {name} of {tensor.dtype}: torch.view_as_real makes one of it"
-                )
-            if tensor is not None and tensor.is_floating_point() and tensor.dtype != torch.float64:
-                raise UnusableReference(
-                    f"expected a reference that computes in the dtype of its arguments, but made {name} of {tensor.dtype}"
-                )
-        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+            raise UnusableReference(f"expected a reference that runs in float64, got {error_line(error)}") from error
+        results = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        for name, tensor in results.items():
+            made = f"{name} of {tensor.dtype}"
+            if tensor.is_complex():
+                raise UnusableReference(f"expected real results, got {made}: torch.view_as_real makes one of it")
+            if tensor.is_floating_point() and tensor.dtype != torch.float64:
+                raise UnusableReference(f"expected a reference that computes in the dtype of its arguments, but made {made}")
+        return results
 
     @property
     def own_error(self) -> float:
@@ -178,6 +207,14 @@ class FunctionReference:
         failed = [one for one in spare if one.status == "failed"]
         return failed + judged(names, lambda doubtful, runs: self._judge(tensors, doubtful, runs), RUNS)
 
+    def small(self, tensors: Tensors) -> Iterator[Rounded]:
+        """The rounding of each tensor that is too small to be judged by it alone."""
+        for name, by_slice in self._baseline_errors(1).items() if self._least_shared == _LEAST_SHARED else ():
+            tensor, yard, rule = tensors.get(name), by_slice.get("", comparison.NO_ERROR), self._rule(name)
+            is_small = tensor is not None and tensor.itemsize == 2 and yard.shares.counted < _LEAST_SHARED
+            if tensor is not None and is_small and yard.rms <= comparison.UNSTABLE * rule.eps:
+                yield Rounded(rule, yard, self._errors_of(name, tensor, self.tensors[name], 1.0, 0)[""])
+
     def _judge(self, tensors: Tensors, names: Sequence[str], runs: int) -> dict[str, TensorCheck]:
         yard = self._baseline_errors(runs)
         return {name: self._check(name, tensors.get(name), yard.get(name, {})) for name in names}
@@ -188,7 +225,7 @@ class FunctionReference:
         problem = comparison.form_problem(actual, tuple(own.shape), own.dtype, str(own.device))
         is_zero = own.is_floating_point() and not reference.any() and not own.any()
         if (problem or actual is None) and not (is_zero and actual is None and name.startswith("grad")):
-            return TensorCheck(name, "failed", share=float("inf"), message=f"{name}: {problem}")
+            return comparison.failed(name, problem)
         if not own.numel():
             return TensorCheck(name, "passed")
         if is_zero:
@@ -198,10 +235,7 @@ class FunctionReference:
             return _check_integers(name, actual, own, reference)
         if (fill := self._fill(name)) is not None:
             if not torch.allclose(actual[fill].double(), own[fill].double(), rtol=4 * torch.finfo(own.dtype).eps, atol=0.0):
-                value = own[fill][0].item()
-                return TensorCheck(
-                    name, "failed", share=float("inf"), message=f"{name}: expected {value:.6g} wherever it is filled"
-                )
+                return comparison.failed(name, f"expected {own[fill][0].item():.6g} wherever it is filled")
             actual, reference = actual.masked_fill(fill, 0.0), reference.masked_fill(fill, 0.0)
         shape = tuple(reference.shape) or (1,)
         return comparison.check_tensor(self._rule(name), actual.reshape(shape), reference.reshape(shape), yard)
@@ -224,16 +258,25 @@ class FunctionReference:
         largest = float(actual.detach().abs().amax())
         if largest <= _ZERO_FACTOR * torch.finfo(actual.dtype).eps * self._largest:
             return TensorCheck(name, "passed")
-        return TensorCheck(name, "failed", share=float("inf"), message=f"{name}: expected 0 throughout, got {largest:.4g}")
+        return comparison.failed(name, f"expected 0 throughout, got {largest:.4g}")
 
     def _rule(self, name: str) -> TensorRule:
+        if name not in self._rules:
+            self._rules[name] = self._made_rule(name)
+        return self._rules[name]
+
+    def _made_rule(self, name: str) -> TensorRule:
         own, reference = self.own[name], self.tensors[name]
         assert own is not None
         shape, count = tuple(reference.shape) or (1,), max(1, reference.numel())
         is_coarser = self._precision == "tf32" and own.dtype == torch.float32
         rows, eps = max(1, count // max(shape)), TF32_EPS if is_coarser else torch.finfo(own.dtype).eps
+        slices, fill = list(_slices(shape)), self._fill(name)
+        if not name.startswith("grad "):  # where what cancels out may be far larger
+            values = reference if fill is None else reference.masked_fill(fill, 0.0)
+            slices += _faint_rows(values.reshape(shape), _FAINT_ERROR * min(1.0, torch.finfo(torch.float32).eps / eps))
         return TensorRule(
-            name, own.dtype, str(own.device), eps, _slices(shape), self._terms or self._longest(count), 1,
+            name, own.dtype, str(own.device), eps, tuple(slices), self._terms or self._longest(count), 1,
             Independent(count, rows), least_shared=self._least_shared, vanished=4 * torch.finfo(own.dtype).smallest_normal,
         )  # fmt: skip
 
@@ -289,25 +332,42 @@ class FunctionReference:
         }
 
 
+def failure(checks: Iterable[TensorCheck]) -> str:
+    """The messages of the tensors that are wrong; empty where none is."""
+    return "; ".join(one.message for one in checks if one.status == "failed")
+
+
 def _moved(values: Tensor, random: torch.Generator) -> Tensor:
     if values.dtype != torch.float32:
         return values
     return values * factors(tuple(values.shape), random, 0.0, max_ulps(True)).to(values.device)
 
 
-def _slices(shape: Sequence[int]) -> tuple[Slices, ...]:
+def _label(axis: int, start: int, stop: int) -> str:
+    return f"[{':, ' * axis}{start if stop - start == 1 else f'{start}:{stop}'}]"
+
+
+def _slices(shape: Sequence[int]) -> Iterator[Slices]:
     """Each axis: its first element, its last, and eight blocks where it is long. Tails and edges are where kernels err.
 
     A slice has its tensor's scale at least: of an unknown function, terms that cancel out may have been larger.
     """
-    slices = []
     for axis, length in enumerate(shape):
         spans = [(0, 1), (length - 1, length)] if length > 1 else []
         if length >= 2 * _BLOCKS:
             spans += pairwise([length * k // _BLOCKS for k in range(_BLOCKS + 1)])
-        parts = {f"[{':, ' * axis}{start if stop - start == 1 else f'{start}:{stop}'}]": (start, stop) for start, stop in spans}
-        slices.append(Slices(axis, {"": (0, length), **parts}, least_scale=1.0))
-    return tuple(slices)
+        yield Slices(axis, {"": (0, length), **{_label(axis, *span): span for span in spans}}, least_scale=1.0)
+
+
+def _faint_rows(values: Array, least_scale: float) -> Iterator[Slices]:
+    """Along each axis rows that are far smaller than their tensor, whose errors no other slice shows; of many some."""
+    for axis, length in enumerate(values.shape):
+        rows = values.nan_to_num(0.0, 0.0, 0.0).movedim(axis, 0).reshape(length, -1)
+        squares = rows.square().mean(1)
+        faint = (squares < _FAINT**2 * squares.mean()).nonzero().flatten().tolist() if rows.shape[1] >= _LEAST_ROW else []
+        spans = [(k, k + 1) for k in faint[:: 1 + len(faint) // _MOST_FAINT]]
+        if spans:
+            yield Slices(axis, {"": (0, length), **{_label(axis, *span): span for span in spans}}, least_scale)
 
 
 def _check_integers(name: str, actual: Tensor, own: Tensor, reference: Tensor) -> TensorCheck:
@@ -316,6 +376,5 @@ def _check_integers(name: str, actual: Tensor, own: Tensor, reference: Tensor) -
     wrong = (firm & (actual != own)).nonzero()
     if len(wrong):
         place = wrong[0].tolist()
-        expected, got = own[tuple(place)].item(), actual[tuple(place)].item()
-        return TensorCheck(name, "failed", share=float("inf"), message=f"{name}: at {place} expected {expected}, got {got}")
+        return comparison.failed(name, f"at {place} expected {own[tuple(place)].item()}, got {actual[tuple(place)].item()}")
     return TensorCheck(name, "passed" if bool(firm.any()) else "uninformative")

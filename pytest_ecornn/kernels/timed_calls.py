@@ -12,7 +12,7 @@ import torch
 
 from pytest_ecornn.kernels.arguments import Arguments, Function, FunctionCall, Incoming, run
 from pytest_ecornn.measurement.pool import MAX_COPIED_BYTES
-from pytest_ecornn.verification.calls import check_unchanged
+from pytest_ecornn.verification.calls import check_unchanged, fill
 
 _RANDOM = secrets.SystemRandom()
 
@@ -53,7 +53,7 @@ class PreparedFunctionCall:
     change: float = 0.0
 
     def write(self) -> None:
-        self.call.arguments.fill(self.contents)
+        fill(self.call.arguments, self.contents)
 
     def check_unchanged(self) -> None:
         """Raises WrongResult where the call wrote into what it was given."""

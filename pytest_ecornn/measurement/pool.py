@@ -176,7 +176,7 @@ class InputPool:
 
     def static_call(self, weights: Any) -> Call:
         """A call on the case's own problem, at addresses that nothing else has: a graph's."""
-        return Call(contents.copied_with_strides(replace(self._own, weights=weights)))
+        return Call(replace(self._own, weights=weights).copied())
 
     def prepare_replay(self, call: Call, change: float) -> Prepared:
         """Writes new contents where a graph reads. Lengths, which the host read at the capture, stay."""

@@ -45,11 +45,6 @@ class ResultComparator:
     def _expected(self) -> ReferenceResult:
         return ReferenceResult(self.problem).rounded(self.declared.weight_rounding)
 
-    def bitwise_equal(self, wanted: Tensors, got: Tensors) -> str:
-        """Describes a tensor that differs in a bit, in one line; empty if none does."""
-        names = differing_names(wanted, got)
-        return _difference(name := _most_telling(names, wanted, got), wanted[name], got[name]) if names else ""
-
     def allclose(self, wanted: Tensors, got: Tensors) -> str:
         """Describes a tensor that differs by more than rounding, in one line; empty if none does."""
         names = differing_names(wanted, got)
@@ -80,6 +75,12 @@ def loosest(declared: Sequence[Declared]) -> Declared:
     for name, values in zip(Declared._fields, zip(*declared, strict=True), strict=True):
         fields[name] = max(values) if name == "activation_error" else "storage" if "storage" in values else values[0]
     return Declared(**fields)
+
+
+def bitwise_equal(wanted: Tensors, got: Tensors) -> str:
+    """Describes a tensor that differs in a bit, in one line; empty if none does."""
+    names = differing_names(wanted, got)
+    return _difference(name := _most_telling(names, wanted, got), wanted[name], got[name]) if names else ""
 
 
 def differing_names(wanted: Tensors, got: Tensors) -> list[str]:

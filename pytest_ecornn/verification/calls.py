@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from time import perf_counter
 from types import FunctionType
-from typing import Any
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,24 @@ from pytest_ecornn.contract import Layer, cells
 from pytest_ecornn.system.dispatch import DispatchMode
 
 Tensors = dict[str, Tensor | None]
+
+
+class Contents(Protocol):
+    """All that a call is given: of a layer a `Problem`, of a function its arguments."""
+
+    @property
+    def tensors(self) -> dict[str, Tensor]: ...
+    def map(self, function: Callable[[str, Tensor], Tensor]) -> Self: ...
+    def copied(self) -> Self: ...
+
+
+AnyContents = TypeVar("AnyContents", bound=Contents)
+
+
+def fill(target: Contents, source: Contents) -> None:
+    """Writes other contents of the same shapes into the tensors, through `data`, which torch does not count as a change."""
+    for name, tensor in source.tensors.items():
+        target.tensors[name].data.copy_(tensor)
 
 
 class WrongResult(Exception):
@@ -155,8 +173,8 @@ class Copies:
     """Copies of tensors, to find out whether somebody wrote into them."""
 
     def __init__(self, given: Mapping[str, Tensor]):
-        self._given = given
-        self._copies = {name: tensor.clone() for name, tensor in given.items()}
+        self._given = {name: Tensor.detach(tensor) for name, tensor in given.items()}
+        self._copies = {name: tensor.clone() for name, tensor in self._given.items()}
 
     def check(self) -> None:
         """Raises WrongResult naming what was written into, after putting back what stood there."""
@@ -169,16 +187,6 @@ class Copies:
             raise
 
 
-class MutationGuard(Copies):
-    """Copies of all that a call is given."""
-
-    def __init__(self, call: Call):
-        given = {name: tensor.detach() for name, tensor in call.inputs.items()}
-        given |= {f"loss weight {k}": weight for k, weight in enumerate(call.problem.output_gradients)}
-        masks = {"lengths": call.problem.lengths, "resets": call.problem.resets}
-        super().__init__(given | {name: mask for name, mask in masks.items() if mask is not None})
-
-
 def run_guarded(layer: Layer, problem: Problem) -> Tensors:
     """`run` on poisoned memory. Raises WrongResult where the call wrote into its inputs or weights."""
     return timed_run_guarded(layer, problem)[0]
@@ -186,7 +194,7 @@ def run_guarded(layer: Layer, problem: Problem) -> Tensors:
 
 def timed_run_guarded(layer: Layer, problem: Problem) -> tuple[Tensors, float]:
     """`run_guarded`, and the seconds from the call until its results are there."""
-    guard = MutationGuard(Call(problem))
+    guard = Copies(problem.tensors)
     with PoisonedAllocations():
         start = perf_counter()
         tensors = run(layer, problem)

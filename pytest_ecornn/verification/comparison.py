@@ -66,6 +66,11 @@ class TensorCheck:
     message: str = ""
 
 
+def failed(tensor: str, problem: str) -> TensorCheck:
+    """The verdict on a tensor that is wrong by no measure."""
+    return TensorCheck(tensor, "failed", share=math.inf, message=f"{tensor}: {problem}")
+
+
 class Slices(NamedTuple):
     """The parts of one axis in which a tensor is judged: (start, stop) by label, the whole axis under "".
 
@@ -211,12 +216,12 @@ def check_tensor(
     if actual is None and tensor.startswith("grad") and not reference.any():
         return TensorCheck(tensor, "uninformative", message=f"{tensor}: the reference's is zero, and there is none")
     if problem := form_problem(actual, tuple(reference.shape), rule.dtype, rule.device):
-        return TensorCheck(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
+        return failed(tensor, problem)
     assert actual is not None
     values = to_float64(actual, reference.device)
     whole = limits(rule, yardstick.get("", NO_ERROR), Error(0.0, 0.0, max(1, reference.numel()))).maximum
     if problem := non_finite_problem(rule, values, reference, whole) or zero_problem(values, valid):
-        return TensorCheck(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
+        return failed(tensor, problem)
     if reason := _uninformative(rule, reference, valid, yardstick):
         return TensorCheck(tensor, "uninformative", message=f"{tensor}: {reason}")
     found = errors(values, reference, rule.slices, valid, rule.subnormal, rule.dtype)
@@ -230,7 +235,7 @@ def check_tensor(
     if not share <= 1:
         index = _worst_place(_differences(values, reference, valid, rule.subnormal)[1], rule.slices, label)
         message = (
-            f"{_failure_text(rule, label, found[label], yardstick.get(label), position)}; "
+            f"{failure_text(rule, label, found[label], yardstick.get(label), position)}; "
             f"worst at {list(index)}: expected {reference[index].item():.9g}, got {values[index].item():.9g}"
         )
     return TensorCheck(
@@ -264,7 +269,7 @@ def _worst_place(wrong: Array, slices: Sequence[Slices], label: str) -> tuple[in
     return tuple(index)
 
 
-def _failure_text(rule: TensorRule, label: str, error: Error, yard: Error | None, measure: int) -> str:
+def failure_text(rule: TensorRule, label: str, error: Error, yard: Error | None, measure: int) -> str:
     yard = yard or NO_ERROR
     allowed = limits(rule, yard, error)[measure]
     position = f"{rule.tensor} ({label})" if label else rule.tensor

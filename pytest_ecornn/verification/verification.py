@@ -53,14 +53,7 @@ def reference_device(case: Case) -> str:
 
 def to_float64(problem: Problem) -> Problem:
     """Converts a problem to float64."""
-    weights = {name: torch.nn.Parameter(p.detach().double(), p.requires_grad) for name, p in problem.weights.items()}
-    return replace(
-        problem,
-        weights=Weights(weights, problem.weights.masks),
-        x=problem.x.double(),
-        state=tuple(s.double() for s in problem.state),
-        output_gradients=tuple(w.double() for w in problem.output_gradients),
-    )
+    return problem.map(lambda _, tensor: tensor.detach().double() if tensor.is_floating_point() else tensor)
 
 
 class ReferenceResult:

@@ -18,11 +18,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
 from pytest_ecornn.cases.contents import Problem, generator
-from pytest_ecornn.contract import Case, Weights
+from pytest_ecornn.contract import Case
 from pytest_ecornn.reference import rounding as _rounding
 from pytest_ecornn.reference.rounding import Dithered, Parted
 from pytest_ecornn.verification.comparison import Error
@@ -37,19 +34,8 @@ MANY_RUNS, DECIDED = 32, 4.0
 
 def to_float32(problem: Problem) -> Problem:
     """A float64 problem rounded to float32."""
-
-    def narrow(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(tensor.float() for tensor in tensors)
-
-    weights = {name: torch.nn.Parameter(p.detach().float(), p.requires_grad) for name, p in problem.weights.items()}
-    return replace(
-        problem,
-        case=replace(problem.case, dtype="float32"),
-        weights=Weights(weights, problem.weights.masks),
-        x=problem.x.float(),
-        state=narrow(problem.state),
-        output_gradients=narrow(problem.output_gradients),
-    )
+    narrow = problem.map(lambda _, tensor: tensor.detach().float() if tensor.is_floating_point() else tensor)
+    return replace(narrow, case=replace(problem.case, dtype="float32"))
 
 
 def run_counts(size: int) -> tuple[int, ...]:

@@ -213,7 +213,7 @@ def test_a_mask_that_is_written_into_or_beside_is_seen() -> None:
     resets: Any = around.resets
     assert torch.equal(resets, problem.resets)  # type: ignore[arg-type]
     assert bands.find_overwrite() == ""
-    guard = calls.MutationGuard(calls.Call(around))
+    guard = calls.Copies(around.tensors)
     resets.logical_not_()
     with pytest.raises(calls.WrongResult, match="expected resets unchanged by the call, but at"):
         guard.check()

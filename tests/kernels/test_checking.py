@@ -222,3 +222,65 @@ def test_a_graph_of_onnx_runtime_passes() -> None:
 
     kernel = KERNELS["softmax float32"]
     assert check(softmax, kernel.reference, lambda seed: (random(seed, 17, 97),), draws=4).row.status == "passed"
+
+
+def _faint_row(seed: int) -> tuple[Tensor, ...]:
+    x = random(seed, 24, 40)
+    x[5] *= 1e-6
+    return (x,)
+
+
+@pytest.mark.parametrize("fault", [0.0, 1.5])
+def test_an_error_of_a_row_far_smaller_than_its_tensor_is_found(fault: float) -> None:
+    def wrong(x: Tensor) -> Tensor:
+        y = x * 2
+        y[5] *= fault
+        return y
+
+    assert check(lambda x: x * 2, lambda x: x * 2, _faint_row, draws=2).row.status == "passed"
+    with pytest.raises(WrongKernel, match=r"output \(\[5\]\): "):
+        check(wrong, lambda x: x * 2, _faint_row, draws=2)
+
+
+def test_small_outputs_are_judged_for_their_rounding_over_several_draws() -> None:
+    def make_inputs(seed: int) -> tuple[Tensor, ...]:
+        return tuple(random(seed + 1000 * k, *shape, dtype=torch.bfloat16) for k, shape in enumerate([(4, 70), (70, 32)]))
+
+    def rounded_twice(a: Tensor, b: Tensor) -> Tensor:
+        return a[:, :35] @ b[:35] + a[:, 35:] @ b[35:]
+
+    product = KERNELS["matmul bfloat16"].reference
+    assert check(product, product, make_inputs).row.status == "passed"
+    with pytest.raises(WrongKernel, match=r"output \(over 16 draws\): share of elements that differ"):
+        check(rounded_twice, product, make_inputs)
+
+
+@pytest.mark.parametrize("call", [lambda x: (x * 2).sum().backward(), lambda x: setattr(x, "grad", torch.ones_like(x))])
+def test_a_gradient_that_is_written_is_an_argument_touched(call: Any) -> None:
+    def wrong(x: Tensor) -> Tensor:
+        if x.requires_grad:
+            call(x)
+        return x * 2
+
+    with pytest.raises(WrongKernel, match=r"expected x unchanged by the call, but it has .* or another \.grad"):
+        check(wrong, lambda x: x * 2, lambda seed: (random(seed, 8, 8, grad=True),), draws=2)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_another_grad_mode_is_a_global_setting_changed(grad: bool) -> None:
+    def wrong(x: Tensor) -> Tensor:
+        y = x * 2
+        torch.set_grad_enabled(not grad)
+        return y
+
+    with pytest.raises(WrongKernel, match=f"grad mode: expected {grad} as before the call, got {not grad}"):
+        check(wrong, lambda x: x * 2, lambda seed: (random(seed, 8, 8, grad=grad),), draws=2)
+    assert torch.is_grad_enabled()
+
+
+def test_a_reference_that_writes_into_its_argument_is_named() -> None:
+    def in_place(x: Tensor) -> Tensor:
+        return x.mul_(2)
+
+    with pytest.raises(ValueError, match="the reference in_place: expected x unchanged by the call, but at"):
+        check(lambda x: x * 2, in_place, lambda seed: (random(seed, 8, 8),), draws=2)

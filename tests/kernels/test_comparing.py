@@ -102,3 +102,8 @@ def test_functions_without_a_float64_form_are_compared_unproven() -> None:
 def test_what_cannot_be_compared_is_refused(functions: object, make_inputs: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         compare(functions, make_inputs)  # type: ignore[arg-type]
+
+
+def test_what_nothing_informative_was_seen_of_is_said() -> None:
+    report = compare({"a": torch.relu, "b": torch.relu}, lambda seed: (random(seed, 8, 8) * 1e-38,), budget=0.1)
+    assert "not proven: output: vanished" in report.rows[0].notes

@@ -194,7 +194,7 @@ def test_arms_are_captured_in_turn_and_one_that_cannot_be_leaves_the_others(
 def test_a_placed_problem_is_the_same_elsewhere(layout: str) -> None:
     case = Case.parse(f"gru-T3-B2-H5-float32-state-training{layout}")
     problem = contents.problem(case)
-    placed = contents.copied_with_strides(problem)
+    placed = problem.copied()
     pairs = [(problem.x, placed.x), *zip(problem.state, placed.state, strict=True)]
     for before, after in [*pairs, *zip(problem.output_gradients, placed.output_gradients, strict=True)]:
         assert torch.equal(before, after)

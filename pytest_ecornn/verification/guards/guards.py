@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from pytest_ecornn.cases.contents import Problem
-from pytest_ecornn.contract import Weights
-from pytest_ecornn.verification.calls import PoisonedAllocations
+from pytest_ecornn.verification.calls import AnyContents, PoisonedAllocations
+from pytest_ecornn.verification.overlap import is_folded
 
 _REDZONE_BYTES = 512  # a multiple of every alignment that torch's allocators keep
 _PATTERN = 255  # as a float it is NaN, so that what is read beyond an end shows too
@@ -46,22 +45,12 @@ class Redzones:
         return from_dlpack(inner).as_strided(like.shape, strides)
 
     def copy(self, name: str, tensor: Tensor) -> Tensor:
-        return self.place(name, tensor).copy_(tensor.detach())
+        values = tensor.detach()
+        return self.place(name, values.contiguous() if is_folded(values) else values).copy_(values)
 
-    def around(self, problem: Problem) -> Problem:
-        """Returns the same problem with everything that a layer is given inside blocks."""
-        weights = {
-            name: nn.Parameter(self.copy(name, weight), weight.requires_grad) for name, weight in problem.weights.items()
-        }
-        return replace(
-            problem,
-            weights=Weights(weights, problem.weights.masks),
-            x=self.copy("x", problem.x),
-            state=tuple(self.copy("initial state", state) for state in problem.state),
-            lengths=None if problem.lengths is None else self.copy("lengths", problem.lengths),
-            resets=None if problem.resets is None else self.copy("resets", problem.resets),
-            output_gradients=tuple(self.copy("loss weight", weight) for weight in problem.output_gradients),
-        )
+    def around(self, contents: AnyContents) -> AnyContents:
+        """Returns the same contents with everything that a call is given inside blocks."""
+        return contents.map(self.copy)
 
     def find_overwrite(self) -> str:
         """Describes the first block that was written outside its tensor; empty if none was."""

@@ -6,13 +6,15 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from pytest_ecornn.cases.memory_layout import with_first
 from pytest_ecornn.contract import cells
 from pytest_ecornn.verification import overlap
-from pytest_ecornn.verification.agreement import ResultComparator
+from pytest_ecornn.verification.agreement import bitwise_equal
 from pytest_ecornn.verification.calls import Call, Tensors, copy_tensors
 from pytest_ecornn.verification.properties.graph_calls import (
     GraphCall,
@@ -31,12 +33,11 @@ def calls_interleaved(subject: PropertyContext) -> str:
     needs_training(subject)
     problems = (subject.problem, subject.other_problem)
     wanted = (subject.whole, copy_tensors(subject.run(subject.other_problem)))
-    agreements = (subject.agreement, ResultComparator(subject.other_problem, subject.declared))
     for order, said in (((0, 1), "in the order of the calls"), ((1, 0), "in reverse order")):
         made = [GraphCall(subject.layer, Call(problem)) for problem in problems]
         for number in order:
             got = made[number].gradients() | made[number].detached()
-            if message := check_allclose(subject, wanted[number], got, agreements[number]):
+            if message := check_allclose(subject, wanted[number], got, problems[number]):
                 return labelled(message, f"call {number + 1} of two, whose backward passes come {said}")
     return ""
 
@@ -59,11 +60,9 @@ def backward_twice(subject: PropertyContext) -> str:
     problem = replace(subject.problem, output_gradients=tuple(weight.flip(-1) for weight in subject.problem.output_gradients))
     wanted = GraphCall(subject.layer, Call(problem)).gradients()
     got = made.gradients(problem.output_gradients)
-    if message := check_allclose(subject, wanted, got, ResultComparator(problem, subject.declared)):
+    if message := check_allclose(subject, wanted, got, problem):
         return labelled(message, "a third backward pass, with other incoming gradients")
-    return labelled(
-        subject.agreement.bitwise_equal({"output": None, **copies}, {"output": None, **first}), "after other passes"
-    )
+    return labelled(bitwise_equal({"output": None, **copies}, {"output": None, **first}), "after other passes")
 
 
 def grad_untouched(subject: PropertyContext) -> str:
@@ -99,7 +98,7 @@ def _added_to(subject: PropertyContext, call: Call, leaves: dict[str, Tensor]) -
         before = copy_tensors(kept())
         if message := check_allclose(subject, subject.whole, GraphCall(subject.layer, call).gradients()):
             return labelled(message, f"autograd.grad where .grad is there, {said}")
-        if message := subject.agreement.bitwise_equal({"output": None, **before}, {"output": None, **kept()}):
+        if message := bitwise_equal({"output": None, **before}, {"output": None, **kept()}):
             return labelled(message, f"the .grad that was there, {said}, after autograd.grad")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of a .grad with other strides than its leaf's
@@ -117,10 +116,6 @@ def _added_to(subject: PropertyContext, call: Call, leaves: dict[str, Tensor]) -
     )
 
 
-def _last_dimension_first(gradient: Tensor) -> Tensor:
-    return gradient.movedim(-1, 0).contiguous().movedim(0, -1)
-
-
 def _nan_first(gradient: Tensor) -> Tensor:
     copy = gradient.clone()
     copy[(0,) * copy.ndim] = float("nan")
@@ -128,7 +123,7 @@ def _nan_first(gradient: Tensor) -> Tensor:
 
 
 _GRADS: dict[str, Callable[[Tensor], Tensor]] = {
-    "with the last dimension first in memory": _last_dimension_first,
+    "with the last dimension first in memory": partial(with_first, dimension=-1),
     "with a NaN": _nan_first,
     "a tensor of numbers": torch.clone,
 }

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Layer
-from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Tensors, copy_tensors
 from pytest_ecornn.verification.properties.graph_calls import (
     check_allclose,
@@ -42,9 +41,7 @@ def calls_at_once(subject: PropertyContext) -> str:
             label = f"another thread called {said} at operator {at + 1} of a call"
             with wrong_labelled(label), raised_as_wrong(subject.case.device):
                 mine, others = _both(subject, at, problem, layer)
-            message = check_allclose(subject, subject.whole, mine) or check_allclose(
-                subject, wanted, others, ResultComparator(problem, subject.declared)
-            )
+            message = check_allclose(subject, subject.whole, mine) or check_allclose(subject, wanted, others, problem)
             if message:
                 return labelled(message, label)
     return ""

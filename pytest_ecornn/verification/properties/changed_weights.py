@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from pytest_ecornn.cases import contents, memory_layout
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Layer, Weights
-from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Call, Tensors, copy_tensors
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.outcomes import WrongCase
@@ -54,12 +53,11 @@ def each_weight_seen(subject: PropertyContext) -> str:
         change(weights[name], _exchanged(weights, name))
         fresh = replace(subject.problem, weights=_copied(weights))
         wanted = subject.run(fresh, subject.built(subject.case, fresh.weights))
-        agreement = ResultComparator(fresh, subject.declared)
         for call, where in ((subject.run, ""), (evaluated, ", under no_grad")):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch.nn warns that it copies weights which left cuDNN's buffer
                 results = call(changing, layer)
-            if message := check_allclose(subject, wanted, results, agreement):
+            if message := check_allclose(subject, wanted, results, fresh):
                 return labelled(message, f"after {name} alone was {said}{where}")
     return ""
 
@@ -130,8 +128,7 @@ def _in_flight(
     """Two calls of each of two layers, called as often before, then their backward passes in the same order."""
     made = [(k, GraphCall(layer, Call(problems[k]))) for _ in range(2) for k, layer in enumerate(layers)]
     for number, (k, call) in enumerate(made, 1):
-        agreement = ResultComparator(problems[k], subject.declared)
-        if message := check_allclose(subject, wanted[k], call.detached() | call.gradients(), agreement):
+        if message := check_allclose(subject, wanted[k], call.detached() | call.gradients(), problems[k]):
             return labelled(message, f"call {number} of two layers that are called in turns before any backward pass")
     return ""
 

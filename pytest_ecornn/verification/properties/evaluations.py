@@ -11,7 +11,6 @@ import torch
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Layer, Weights
-from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Call, Tensors
 from pytest_ecornn.verification.properties.graph_calls import (
     GraphCall,
@@ -53,20 +52,21 @@ def _around_training(subject: PropertyContext, mode: Mode) -> str:
     if message := check_allclose(subject, subject.whole, made.detached() | made.gradients()):
         return labelled(message, "a training step around one, after another before the weights were changed")
     wanted = subject.forward(subject.other_problem)
-    if message := check_allclose(subject, wanted, between, ResultComparator(subject.other_problem, subject.declared)):
+    if message := check_allclose(subject, wanted, between, subject.other_problem):
         return labelled(message, "the one between forward and backward")
     evaluated(layer, other, mode)
     _put(weights, first)
     again = evaluated(layer, other, mode)
-    agreement = ResultComparator(replace(other, weights=first), subject.declared)
-    return labelled(check_allclose(subject, before, again, agreement), "one after the first one's weights were put back")
+    return labelled(
+        check_allclose(subject, before, again, replace(other, weights=first)), "one after the first one's weights were put back"
+    )
 
 
 def evaluated(layer: Layer, problem: Problem, mode: Mode) -> Tensors:
     """The results of a call in a mode without gradients, on x and states that were made in it."""
     case = replace(problem.case, mode="inference")
     with raised_as_wrong(case.device), mode():
-        call = Call(replace(contents.copied_with_strides(problem), case=case, output_gradients=()))
+        call = Call(replace(problem.copied(), case=case, output_gradients=()))
         results = call.results_by_name(call.forward(layer), ())
     return {name: None if t is None else t.detach().clone() for name, t in results.items()}
 

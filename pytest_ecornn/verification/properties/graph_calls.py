@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Layer
 from pytest_ecornn.system import faults
 from pytest_ecornn.verification.calls import Call, Tensors, WrongResult
@@ -115,14 +116,14 @@ def wrong_labelled(label: str) -> Iterator[None]:
         raise WrongResult(labelled(str(wrong), label)) from wrong
 
 
-def check_allclose(subject: PropertyContext, wanted: Tensors, got: Tensors, agreement: Any = None) -> str:
-    """Describes what differs by more than rounding. -0.0 equals 0.0, and a gradient of None equals zeros."""
+def check_allclose(subject: PropertyContext, wanted: Tensors, got: Tensors, problem: Problem | None = None) -> str:
+    """Describes what differs by more than rounding, as `allclose`. -0.0 equals 0.0, and a gradient of None equals zeros."""
     names = [name for name in got if name in wanted]
     plain = {name: _plain(got[name], wanted[name]) for name in names}
     whole = {name: _plain(wanted[name], None) for name in names}
     whole.setdefault("output", None)
     plain.setdefault("output", None)
-    return str((agreement or subject.agreement).allclose(whole, plain))
+    return subject.allclose(whole, plain, problem)
 
 
 def _plain(tensor: Tensor | None, like: Tensor | None) -> Tensor | None:

@@ -7,9 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import cells
-from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Call, Tensors, WrongResult, copy_tensors
 from pytest_ecornn.verification.properties.graph_calls import (
     GraphCall,
@@ -41,7 +39,7 @@ def _halved_before(subject: PropertyContext) -> str:
     apart = replace(subject.other_problem, state=tuple(state.clone() for state in finals))
     got = copy_tensors(subject.forward(replace(apart, state=finals), has_graph=False))
     wanted = subject.forward(apart, has_graph=False)
-    message = check_allclose(subject, wanted, got, ResultComparator(apart, subject.declared))
+    message = check_allclose(subject, wanted, got, apart)
     return labelled(message, "a final state halved in place, then handed on as initial state")
 
 
@@ -67,9 +65,7 @@ def _in_one_graph(subject: PropertyContext) -> str:
     whole = replace(subject.problem, output_gradients=(weights[0], *back))
     wanted = GraphCall(layer, Call(whole)).gradients()
     got: Tensors = dict(zip(["grad x", *(f"grad {name}" for name in _names(subject, "initial"))], gradients, strict=False))
-    message = check_allclose(subject, wanted, got, ResultComparator(whole, subject.declared)) or check_allclose(
-        subject, of_later, {"grad x": gradients[-1]}, ResultComparator(own, subject.declared)
-    )
+    message = check_allclose(subject, wanted, got, whole) or check_allclose(subject, of_later, {"grad x": gradients[-1]}, own)
     return labelled(message, "a final state handed on in the graph, the first initial state no leaf")
 
 
@@ -84,7 +80,7 @@ def _made(subject: PropertyContext, call: Call, states: tuple[Tensor, ...]) -> G
 def _halved_after(subject: PropertyContext) -> str:
     """A layer may refuse its backward pass then, as torch does; it may not return other gradients."""
     for role in ("initial", "final"):
-        made = GraphCall(subject.layer, Call(contents.copied_with_strides(subject.problem)))
+        made = GraphCall(subject.layer, Call(subject.problem.copied()))
         for name in _names(subject, role):
             (made.call.inputs if role == "initial" else made.results)[name].detach().mul_(0.5)
         try:

@@ -5,9 +5,7 @@ Gradients that a GradScaler has scaled give scaled gradients, in which an overfl
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from math import inf, nan
 
 import torch
@@ -16,13 +14,11 @@ from torch import Tensor
 from pytest_ecornn.cases import contents, memory_layout
 from pytest_ecornn.contract import Layer
 from pytest_ecornn.reference.loop import ReferenceLoop
-from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Call, Tensors
 from pytest_ecornn.verification.properties.graph_calls import GraphCall, check_allclose, labelled, needs_training, variants
 from pytest_ecornn.verification.properties.subject import PropertyContext
 
 Given = tuple[Tensor | None, ...]
-_BEFORE = 64
 _SCALE = 2.0**16  # a GradScaler's first
 _FAINT, _SHOWN = 2.0**-80, 2.0**-50  # beside the others, and the least that is compared
 
@@ -37,9 +33,7 @@ def unused_results(subject: PropertyContext) -> str:
         problem = replace(subject.problem, output_gradients=zeros)
         wanted = _gradients(subject, problem, zeros)
         subject.run(subject.other_problem)  # or what a backward pass leaves behind would be those zeros
-        message = check_allclose(
-            subject, wanted, _gradients(subject, problem, missing), ResultComparator(problem, subject.declared)
-        )
+        message = check_allclose(subject, wanted, _gradients(subject, problem, missing), problem)
         if message:
             return labelled(message, f"only {names[used]} used")
     return _one_step_used(subject)
@@ -56,22 +50,20 @@ def _one_step_used(subject: PropertyContext) -> str:
     problem = replace(subject.problem, output_gradients=(faint, *(weight * _FAINT for weight in others)))
     both = (_gradients(subject, problem, given) for given in (problem.output_gradients, (step, *(None for _ in others))))
     wanted, got = ({name: None if t is None else t.where(t.abs() > _SHOWN, 0.0) for name, t in one.items()} for one in both)
-    message = check_allclose(subject, wanted, got, ResultComparator(problem, subject.declared))
+    message = check_allclose(subject, wanted, got, problem)
     return labelled(message, f"only the output of step {at} used")
 
 
 def incoming_layouts(subject: PropertyContext) -> str:
     """Incoming gradients that lie otherwise in memory, against contiguous ones of the same values."""
     needs_training(subject)
-    for name, laid in variants(subject, list(_LAYOUTS.items())):
+    for name, laid in variants(subject, list(memory_layout.GRADIENT_LAYOUTS.items())):
         given = tuple(map(laid, subject.problem.output_gradients))
         problem = replace(
             subject.problem, output_gradients=tuple(one.clone(memory_format=torch.contiguous_format) for one in given)
         )
         wanted = _gradients(subject, problem, problem.output_gradients)
-        message = check_allclose(
-            subject, wanted, _gradients(subject, problem, given), ResultComparator(problem, subject.declared)
-        )
+        message = check_allclose(subject, wanted, _gradients(subject, problem, given), problem)
         if message:
             return labelled(message, f"incoming gradients {name}")
     return ""
@@ -79,22 +71,6 @@ def incoming_layouts(subject: PropertyContext) -> str:
 
 def _gradients(subject: PropertyContext, problem: contents.Problem, given: Given) -> Tensors:
     return GraphCall(subject.layer, Call(problem)).gradients(given)
-
-
-def _permuted(order: tuple[int, ...], gradient: Tensor) -> Tensor:
-    """Returns the same values, dense in memory in the order of these dimensions."""
-    inverse = sorted(range(len(order)), key=order.__getitem__)
-    return gradient.permute(order).contiguous().permute(inverse)
-
-
-_LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "expanded from one number, as those of sum()": lambda gradient: gradient.new_ones(()).expand(gradient.shape),
-    "expanded over the first dimension": lambda gradient: gradient[:1].expand(gradient.shape),
-    "with the first two dimensions transposed": partial(_permuted, (1, 0, 2)),
-    "with the last dimension first": partial(_permuted, (2, 0, 1)),
-    "strided and offset": memory_layout.spaced,
-    "contiguous and offset, as those of parts of torch.cat": partial(memory_layout.behind, count=_BEFORE),
-}
 
 
 def incoming_sizes(subject: PropertyContext) -> str:

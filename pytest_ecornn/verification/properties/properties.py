@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
+from pytest_ecornn.system.graphs import NotCaptured
 from pytest_ecornn.verification.calls import WrongForm, WrongResult
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard
 from pytest_ecornn.verification.properties import (
@@ -22,7 +24,7 @@ from pytest_ecornn.verification.properties import (
     relations,
     second_derivatives,
 )
-from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
+from pytest_ecornn.verification.properties.subject import CallSubject, NotApplicable, PropertyContext
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Property:
 
     name: str
     description: str
-    check: Callable[[PropertyContext], str]
+    check: Callable[[Any], str]
 
 
 PROPERTIES = (
@@ -112,7 +114,7 @@ class PropertyViolation(Exception):
         self.property = broken
 
 
-def check(subject: PropertyContext, chosen: Iterable[Property] = PROPERTIES) -> dict[str, str]:
+def check(subject: CallSubject, chosen: Iterable[Property] = PROPERTIES) -> dict[str, str]:
     """Each property's name, with why it could not be checked or nothing. Raises Broken for the first that does not hold."""
     found: dict[str, str] = {}
     for one in chosen:
@@ -123,11 +125,11 @@ def check(subject: PropertyContext, chosen: Iterable[Property] = PROPERTIES) -> 
     return found
 
 
-def _check(one: Property, subject: PropertyContext) -> str:
+def _check(one: Property, subject: CallSubject) -> str:
     subject.forget_layers()
     try:
         message = one.check(subject)
-    except NotApplicable as reason:
+    except (NotApplicable, NotCaptured) as reason:
         return str(reason)
     except WrongForm:
         raise

@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from pytest_ecornn.contract import Layer
 from pytest_ecornn.system import faults
-from pytest_ecornn.verification.calls import Call, MutationGuard
+from pytest_ecornn.verification.calls import Call, Copies
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard
 from pytest_ecornn.verification.properties.graph_calls import labelled, raised_as_wrong, variants, wrong_labelled
 from pytest_ecornn.verification.properties.operators import AtOperator, spread_places
@@ -39,7 +39,7 @@ def call_raises(subject: PropertyContext) -> str:
 def _after(subject: PropertyContext, layer: Layer, raising_call: RaisingCall, label: str) -> str:
     """Describes what a call that raises has changed: its arguments, a setting, or the result of the next call."""
     call = Call(subject.problem)
-    guard = MutationGuard(call)
+    guard = Copies(subject.problem.tensors)
     with GlobalStateGuard() as kept:
         try:
             raising_call(subject, layer, call)

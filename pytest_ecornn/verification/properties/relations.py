@@ -30,7 +30,7 @@ def causal(subject: PropertyContext) -> str:
         raise NotApplicable("one step, or layers that look both ways")
     at = 1 + case.seed % (case.steps - 1)
     for direction, changed in enumerate((slice(at, None), slice(at))[: case.directions]):
-        altered = contents.copied_with_strides(subject.problem)
+        altered = subject.problem.copied()
         for tensor, other in ((altered.x, subject.other_problem.x), (altered.resets, subject.other_problem.resets)):
             if tensor is not None and other is not None:
                 _steps(tensor, case.batch_first)[changed] = _steps(other, case.batch_first)[changed]
@@ -116,7 +116,7 @@ def batch_permutation(subject: PropertyContext) -> str:
         raise NotApplicable("one sequence")
     problem, case = subject.problem, subject.case
     lengths = None if problem.lengths is None else contents.placed_tensor(problem.lengths, lambda t: t.flip(0))
-    x = contents.copied_with_strides(problem).x.copy_(_reverse_batch(case.batch_first, "x", problem.x))
+    x = problem.copied().x.copy_(_reverse_batch(case.batch_first, "x", problem.x))
     turned = replace(
         problem,
         x=x,
@@ -177,7 +177,7 @@ def expanded_inputs(subject: PropertyContext) -> str:
         for name in ("output", *(f"final {name}" for name in cells.get(case.cell).states)):
             if (result := got[name]) is not None and overlap.is_folded(result):
                 return f"{said} expanded over the batch: {name}: expected memory of its own for each element"
-        if message := check_allclose(subject, wanted, got, ResultComparator(apart, subject.declared)):
+        if message := check_allclose(subject, wanted, got, apart):
             return labelled(message, f"{said} expanded over the batch")
     return ""
 
@@ -204,6 +204,6 @@ def same_state(subject: PropertyContext) -> str:
     shared = replace(subject.problem, state=(first,) * (1 + len(others)))
     for is_enabled in (False, True) if subject.case.training else (False,):
         wanted, got = (copy_tensors(subject.forward(problem, has_graph=is_enabled)) for problem in (apart, shared))
-        if message := check_allclose(subject, wanted, got, ResultComparator(apart, subject.declared)):
+        if message := check_allclose(subject, wanted, got, apart):
             return labelled(message, "one tensor as all initial states" + ("" if is_enabled else ", without gradients"))
     return ""

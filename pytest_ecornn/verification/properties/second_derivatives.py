@@ -14,7 +14,6 @@ from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.system import faults
 from pytest_ecornn.system.error_line import error_line
 from pytest_ecornn.verification import comparison
-from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Call, Tensors
 from pytest_ecornn.verification.comparison import Error
 from pytest_ecornn.verification.layer_rules import layer_rule, precision_eps
@@ -42,7 +41,7 @@ def second_derivatives(subject: PropertyContext) -> str:
         if faults.unrecoverable_reason(error, case.device):
             raise
         raise NotApplicable(f"it refuses second derivatives by {error_line(error)}") from error
-    if message := check_allclose(subject, wanted, first, ResultComparator(once, subject.declared)):
+    if message := check_allclose(subject, wanted, first, once):
         return labelled(message, "made with create_graph=True")
     without = [name for name, gradient in first.items() if gradient is not None and not gradient.requires_grad]
     message = labelled(

@@ -1,24 +1,55 @@
-"""The subject of a property: an implementation on one case, built when needed, and its result on the case's problem."""
+"""The subject of a property: calls on contents of one kind. Of a layer: an implementation on one case, built when needed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, Protocol
 
 import torch
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Case, Declared, Implementation, Layer, Unsupported, Weights
-from pytest_ecornn.verification.agreement import ResultComparator, loosest
-from pytest_ecornn.verification.calls import Call, Copies, MutationGuard, Tensors, WrongResult, copy_tensors, run_call
+from pytest_ecornn.verification.agreement import ResultComparator, bitwise_equal, loosest
+from pytest_ecornn.verification.calls import Call, Copies, Tensors, WrongResult, copy_tensors, run_call
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, everything, random_states_restored
 from pytest_ecornn.verification.outcomes import skips_as_unsupported
 
 
 class NotApplicable(Exception):
     """The case has not got what the property is about; one line says what."""
+
+
+class CallSubject(Protocol):
+    """Calls of a layer on problems, or of a function on arguments. kept: guard of the build and the first call.
+
+    num_repeats: how often the property `repeats` calls. written_into: by these calls. whole: a copy of the first result.
+    """
+
+    num_repeats: int
+    problem: Any
+    kept: GlobalStateGuard
+    layer: Any
+    written_into: str
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def is_training(self) -> bool: ...
+    @property
+    def whole(self) -> Tensors: ...
+    @property
+    def other_problem(self) -> Any: ...
+    def other_contents(self, name: str) -> Any: ...
+    def forget_layers(self) -> None: ...
+    def call(self, problem: Any) -> Any: ...
+    def run(self, problem: Any) -> Tensors: ...
+    def run_call(self, call: Any) -> Tensors: ...
+    def run_anew(self, problem: Any) -> Tensors: ...
+    def repeated(self, wanted: Tensors, got: Tensors, problem: Any = None) -> str: ...
+    def allclose(self, wanted: Tensors, got: Tensors, problem: Any = None) -> str: ...
 
 
 @dataclass
@@ -36,12 +67,20 @@ class PropertyContext:
         self._agreement: ResultComparator | None = None
         with GlobalStateGuard(everything()) as self.kept:
             self.problem = contents.problem(self.case)
-            before = MutationGuard(Call(self.problem))
+            before = Copies(self.problem.tensors)
             with random_states_restored():
                 self.layer = self.implementation.build(self.case, self.problem.weights)
-            built = MutationGuard(Call(self.problem))  # which may have moved the weights
+            built = Copies(self.problem.tensors)  # which may have moved the weights
             self.whole = copy_tensors(self.run(self.problem))
         self.written_into = changed(before) or changed(built)
+
+    @property
+    def device(self) -> str:
+        return self.case.device
+
+    @property
+    def is_training(self) -> bool:
+        return self.case.training
 
     @property
     def declared(self) -> Declared:
@@ -97,13 +136,24 @@ class PropertyContext:
         self._others.append(made.declared)
         return layer
 
-    def repeated(self, wanted: Tensors, got: Tensors, agreement: ResultComparator | None = None) -> str:
-        """Describes how a result fails to repeat another; empty if it repeats it.
+    def call(self, problem: Problem) -> Call:
+        return Call(problem)
+
+    def run_anew(self, problem: Problem) -> Tensors:
+        """Detached results of a layer that is built on the problem's weights."""
+        return self.run(problem, self.built(self.case, problem.weights))
+
+    def repeated(self, wanted: Tensors, got: Tensors, problem: Problem | None = None) -> str:
+        """Describes how a result fails to repeat another of the problem, its own if none is given; empty if it repeats it.
 
         Any bit counts where the implementation is deterministic.
         """
-        agreement = agreement or self.agreement
-        return agreement.bitwise_equal(wanted, got) if self.implementation.deterministic else agreement.allclose(wanted, got)
+        return bitwise_equal(wanted, got) if self.implementation.deterministic else self.allclose(wanted, got, problem)
+
+    def allclose(self, wanted: Tensors, got: Tensors, problem: Problem | None = None) -> str:
+        """Describes what differs by more than rounding between results of the problem, its own if none is given."""
+        agreement = self.agreement if problem is None or problem is self.problem else ResultComparator(problem, self.declared)
+        return agreement.allclose(wanted, got)
 
 
 def changed(guard: Copies) -> str:

@@ -473,7 +473,7 @@ def test_what_is_written_beside_an_input_is_seen() -> None:
 
 def test_lengths_and_signs_of_zero_count_as_written_into() -> None:
     problem = contents.problem(Case.parse("gru-T3-B2-H4-float32-ragged"))
-    guard = calls.MutationGuard(calls.Call(problem))
+    guard = calls.Copies(problem.tensors)
     problem.lengths[0] += 1  # type: ignore[index]
     with pytest.raises(calls.WrongResult, match="expected lengths unchanged"):
         guard.check()
