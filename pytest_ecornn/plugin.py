@@ -11,7 +11,6 @@ import pytest
 from pytest_ecornn import hookspecs
 from pytest_ecornn.run.hooks.kernel_rows import KernelRows
 from pytest_ecornn.run.options import add_options, check_is_run, is_active, is_profile_call, is_selfcheck
-from pytest_ecornn.run.processes import xdist_setup
 from pytest_ecornn.run.suites import make_folder, make_module
 
 if TYPE_CHECKING:
@@ -38,6 +37,8 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
 
 def _configure_processes(config: pytest.Config) -> None:
     """Sets what rows in other processes need. pytest-xdist is yet to read its options."""
+    from pytest_ecornn.run.processes import xdist_setup
+
     if config.getoption("--ecornn-ray") is not None:
         xdist_setup.configure_ray_run(config)
     elif config.getoption("--ecornn-isolate"):

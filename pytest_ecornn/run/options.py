@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from pytest_ecornn.regression.gate_limits import Thresholds
-from pytest_ecornn.results.shard import Shard, parse_shard
-from pytest_ecornn.run.expected_failures import ExpectedFailures
+if TYPE_CHECKING:
+    from pytest_ecornn.regression.gate_limits import Thresholds
+    from pytest_ecornn.results.shard import Shard
+    from pytest_ecornn.run.expected_failures import ExpectedFailures
 
 MIN_PAIRS, MIN_REPLICATES = 8, 3  # those of statistics, which would import NumPy
 PROFILES = ("quick", "default", "thorough")
@@ -131,12 +132,12 @@ def option(
     adds_ini: bool = False,
     **settings: Any,
 ) -> Any:
-    """A field of `Options`. unset: its value without a configuration, where that is not the parser's default."""
+    """A field of `Options`. unset: its value without a configuration, or what makes it, if that is not the parser's default."""
     if is_list:
         settings |= {"action": "append", "default": []}
     declared = Option(flag, group, {**settings, "help": help}, parse, setup, is_demand, modes, ini, adds_ini)
-    default = () if is_list else declared.default
-    return field(default_factory=lambda: default if unset is None else unset, metadata={"option": declared})
+    value = (() if is_list else declared.default) if unset is None else unset
+    return field(default_factory=value if callable(value) else lambda: value, metadata={"option": declared})
 
 
 def default_baselines(devices: Iterable[str]) -> str:
@@ -204,6 +205,8 @@ def _cases(option: Option, config: pytest.Config) -> tuple[str, ...]:
 
 
 def _shard(option: Option, config: pytest.Config) -> Shard | None:
+    from pytest_ecornn.results.shard import parse_shard
+
     text = option.raw(config)
     try:
         return None if text is None else parse_shard(text)
@@ -212,6 +215,8 @@ def _shard(option: Option, config: pytest.Config) -> Shard | None:
 
 
 def _xfail(option: Option, config: pytest.Config) -> ExpectedFailures | None:
+    from pytest_ecornn.run.expected_failures import ExpectedFailures
+
     path = _path(option, config)
     try:
         return None if path is None else ExpectedFailures.read(path)
@@ -231,6 +236,8 @@ def _seed(option: Option, config: pytest.Config) -> int:
 
 def _limits(option: Option, config: pytest.Config) -> Thresholds:
     """The ini-file's and then the command line's, which wins. Raises UsageError for what the gate cannot use."""
+    from pytest_ecornn.regression.gate_limits import Thresholds
+
     has_report, typed = config.getoption("--ecornn-compare"), option.raw(config)
     if has_report and not config.getoption("--ecornn-bench"):
         raise pytest.UsageError("--ecornn-compare compares times: expected --ecornn-bench beside it")
@@ -244,6 +251,12 @@ def _limits(option: Option, config: pytest.Config) -> Thresholds:
         except ValueError as error:
             raise pytest.UsageError(f"{source}: {error}") from error
     return Thresholds([*config.getini("ecornn_fail_slower"), *typed])
+
+
+def _no_limits() -> Thresholds:
+    from pytest_ecornn.regression.gate_limits import Thresholds
+
+    return Thresholds()
 
 
 def _strict(option: Option, config: pytest.Config) -> bool:
@@ -271,7 +284,7 @@ def _isolate(option: Option, config: pytest.Config) -> bool:
     return option.raw(config) or config.getoption("--ecornn-ray") is not None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Options:
     """The options of one run, as given; names are checked where they are resolved."""
 
@@ -554,7 +567,7 @@ class Options:
         adds_ini=True,
         metavar="LIMIT",
         parse=_limits,
-        unset=Thresholds(),
+        unset=_no_limits,
         is_demand=True,
         modes=(Mode.RUN, Mode.TESTS),
     )
