@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +26,12 @@ class ExpectedFailure(NamedTuple):
         _, separator, case = self.case.rpartition("properties:")
         is_of_kind = row.kind != "control" and (row.kind == "properties") == bool(separator)
         return is_of_kind and fnmatchcase(row.implementation, self.implementation) and fnmatchcase(row.case, case)
+
+    def nearest(self, rows: Iterable[Row]) -> str:
+        """The name of the row that is most like the line's, as a line has it; empty where none is alike."""
+        prefixes = {"properties": "properties:"}
+        names = {f"{row.implementation} {prefixes.get(row.kind, '')}{row.case}" for row in rows if row.kind != "control"}
+        return next(iter(get_close_matches(f"{self.implementation} {self.case}", sorted(names), 1)), "")
 
 
 class ExpectedFailures(NamedTuple):

@@ -46,7 +46,9 @@ def stale_lines(session: RunSession, config: pytest.Config, rows: Sequence[Row])
         return
     for line in expected.lines:
         if not any(line.matches(row) for row in rows):
-            yield f"WARNING: {expected.name}: no row of this run is {line.implementation} {line.case}: {line.reason}"
+            nearest = line.nearest(rows)
+            said = f"{line.implementation} {line.case}{nearest and f', but {nearest} is'}: {line.reason}"
+            yield f"WARNING: {expected.name}: no row of this run is {said}"
 
 
 def _unrun(session: RunSession, config: pytest.Config, rows: Sequence[Row]) -> Iterator[str]:

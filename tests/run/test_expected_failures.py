@@ -37,6 +37,13 @@ def test_a_line_matches_rows_by_names_or_globs_and_never_a_control(line: str, ki
     assert {kind for kind in all_kinds if expected.matches(row(kind))} == kinds
 
 
+def test_an_unknown_name_is_told_with_the_nearest_of_the_run() -> None:
+    rows = [row(), row("properties"), row("control", "lstm-T6-B3-H9")]
+    assert ExpectedFailure("mine", "lstm-T6-B3-H8", "known").nearest(rows) == f"mine {CASE}"
+    assert ExpectedFailure("mine", "property:lstm-T6-B3-H8", "known").nearest(rows) == f"mine properties:{CASE}"
+    assert ExpectedFailure("else", "gru", "known").nearest(rows) == ""
+
+
 def test_a_file_has_comments_and_reasons_of_many_words(tmp_path: Path) -> None:
     path = tmp_path / "known.txt"
     path.write_text(f"# of the last release\n\nmine   {CASE}  gates swapped, see #12\n* gru-* later\n")
