@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import keystr, tree_map_with_path
 
 from pytest_ecornn.cases.contents import generator
 from pytest_ecornn.verification.calls import Tensors, WrongForm, WrongResult
@@ -61,21 +62,18 @@ class Arguments:
     def map(self, function: Callable[[str, Tensor], Tensor]) -> Arguments:
         """The same arguments with `function(name, tensor)` in place of each tensor, whose gradient stays asked for."""
 
-        def mapped(name: str, value: Any) -> Any:
-            if isinstance(value, Tensor):
-                result = function(name, value)
-                return result.detach().requires_grad_() if value.requires_grad else result
-            if isinstance(value, tuple) and hasattr(value, "_fields"):
-                return type(value)(*(mapped(f"{name}.{field}", one) for field, one in zip(value._fields, value, strict=True)))
-            if type(value) in (tuple, list):
-                return type(value)(mapped(f"{name}[{k}]", one) for k, one in enumerate(value))
-            if type(value) is dict:
-                return {key: mapped(f"{name}[{key!r}]", one) for key, one in value.items()}
-            return value
+        def mapped(name: str, path: Any, value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            result = function(name + keystr(path), value)
+            return result.detach().requires_grad_() if value.requires_grad else result
 
         names = [*self.names, *(f"input {k}" for k in range(len(self.names), len(self.args)))]
-        args = tuple(mapped(name, value) for name, value in zip(names, self.args, strict=False))
-        return Arguments(args, {name: mapped(name, value) for name, value in self.kwargs.items()}, self.names)
+        named = [*zip(names, self.args, strict=False), *self.kwargs.items()]
+        values = [tree_map_with_path(partial(mapped, name), value) for name, value in named]
+        return Arguments(
+            tuple(values[: len(self.args)]), dict(zip(self.kwargs, values[len(self.args) :], strict=True)), self.names
+        )
 
     @property
     def kind(self) -> tuple[Any, ...]:

@@ -14,15 +14,15 @@ from torch import Tensor
 from pytest_ecornn.contract import PRECISIONS
 from pytest_ecornn.kernels.arguments import Arguments, Function, drawn, function_name, random_gradients, run
 from pytest_ecornn.kernels.conduct import PROPERTIES, FunctionContext
-from pytest_ecornn.kernels.reference import FunctionReference, Rounded, UnusableReference, rounding_problem
+from pytest_ecornn.kernels.reference import FunctionReference, Rounded, UnusableReference, failure, rounding_problem
 from pytest_ecornn.kernels.report import KernelReport, WrongKernel
 from pytest_ecornn.results.rows import Row, TensorError
 from pytest_ecornn.system import faults
-from pytest_ecornn.system.error_line import error_line
 from pytest_ecornn.verification.calls import PoisonedAllocations, WrongResult
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, everything
 from pytest_ecornn.verification.properties import properties
+from pytest_ecornn.verification.properties.graph_calls import raised_as_wrong
 from pytest_ecornn.verification.properties.properties import PropertyViolation
 
 
@@ -106,26 +106,15 @@ def _check_skipped(skip: Mapping[str, str]) -> None:
 
 
 def _wrong(
-    candidate: Function,
-    expected: FunctionReference,
-    row: Row,
-    worst: dict[str, TensorCheck],
-    small: dict[str, list[Rounded]],
+    candidate: Function, expected: FunctionReference, row: Row, worst: dict[str, TensorCheck], small: dict[str, list[Rounded]]
 ) -> Iterator[str]:
     """What is wrong with the results on poisoned memory, a line each.
 
     Adds to the row's counts, the worst of each tensor, and the rounding of small ones.
     """
     try:
-        with PoisonedAllocations():
+        with PoisonedAllocations(), raised_as_wrong(row.device):
             tensors = run(candidate, expected.arguments.copied(), expected.incoming)
-    except WrongResult as wrong:
-        yield str(wrong)
-        return
-    except Exception as error:
-        yield f"expected a result, got {error_line(error)}"
-        return
-    try:
         checks = expected.compare(tensors)
     except WrongResult as wrong:
         yield str(wrong)
@@ -137,26 +126,24 @@ def _wrong(
             worst[one.tensor] = one
         if one.status == "failed":
             yield one.message
-    if all(one.status != "failed" for one in checks):
-        for rounded in expected.small(tensors):
-            small[rounded.rule.tensor].append(rounded)
+    for rounded in () if failure(checks) else expected.small(tensors):
+        small[rounded.rule.tensor].append(rounded)
 
 
 def _broken(subject: FunctionContext, skip: Mapping[str, str], row: Row) -> Iterator[str]:
     """Properties that do not hold, a line each. The row counts those that do."""
     for one in PROPERTIES:
-        reason, broken = skip.get(one.name, ""), None
+        reason = skip.get(one.name, "")
         try:
             reason = reason or properties.check(subject, [one])[one.name]
-        except PropertyViolation as violation:
-            broken = violation
+        except PropertyViolation as broken:
+            if broken.property.name not in skip:
+                yield f"{broken}; skip={{{broken.property.name!r}: reason}} leaves it out"
         except Exception as error:
-            if lost := faults.unrecoverable_reason(error, subject.device):
-                yield f"{PropertyViolation(one, lost)}; nothing more can run in this process"
-                return
-            broken = PropertyViolation(one, f"it raised {error_line(error)}")
-        if broken and broken.property.name not in skip:
-            yield f"{broken}; skip={{{broken.property.name!r}: reason}} leaves it out"
+            if not (lost := faults.unrecoverable_reason(error, subject.device)):
+                raise
+            yield f"{PropertyViolation(one, lost)}; nothing more can run in this process"
+            return
         counts = row.uninformative if reason else row.informative
         counts[one.name] = counts.get(one.name, 0) + 1
 

@@ -132,9 +132,7 @@ def _measured(arms: Sequence[Arm], device: str, budget: float) -> tuple[dict[str
     """Times by column, as called and on a GPU by replay; and why some are missing."""
     called = TimingColumn(arms, clocks.for_device(device))
     called.measure(budget)
-    if not device.startswith("cuda"):
-        return {"timing": called}, []
-    graphs, missing = capture.graph_arms(arms)
+    graphs, missing = capture.graph_arms(arms) if device.startswith("cuda") else ([], [])
     if not graphs:
         return {"timing": called}, missing
     replayed = TimingColumn(graphs, clocks.CudaGraphTimer(device))

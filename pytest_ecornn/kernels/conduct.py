@@ -13,12 +13,13 @@ from functools import cached_property, partial
 from torch import Tensor
 
 from pytest_ecornn.cases.memory_layout import GRADIENT_LAYOUTS, behind, spaced, with_first
-from pytest_ecornn.kernels.arguments import Arguments, Function, FunctionCall, Incoming, made_once, run
+from pytest_ecornn.kernels.arguments import Arguments, Function, FunctionCall, Incoming, made_once
 from pytest_ecornn.kernels.reference import FunctionReference, failure
 from pytest_ecornn.verification.agreement import bitwise_equal
 from pytest_ecornn.verification.calls import PoisonedAllocations, Tensors, copy_tensors
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard
 from pytest_ecornn.verification.properties import properties
+from pytest_ecornn.verification.properties.graph_calls import raised_as_wrong
 from pytest_ecornn.verification.properties.properties import Property
 from pytest_ecornn.verification.properties.subject import NotApplicable
 
@@ -70,7 +71,8 @@ class FunctionContext:
         return self.run_call(self.call(problem))
 
     def run_call(self, call: FunctionCall) -> Tensors:
-        return call.run(self.layer)
+        with raised_as_wrong(self.device):
+            return call.run(self.layer)
 
     def repeated(self, wanted: Tensors, got: Tensors, problem: Arguments | None = None) -> str:
         """Describes a tensor that has other bits, or is wrong."""
@@ -85,7 +87,8 @@ class FunctionContext:
 
     def judged_with(self, incoming: Incoming) -> str:
         """Describes what is wrong with the results for other incoming gradients; empty where nothing is."""
-        return failure(self.expect(self.problem, incoming=incoming).compare(run(self.layer, self.problem.copied(), incoming)))
+        got = self.run_call(FunctionCall(self.problem.copied(), incoming))
+        return failure(self.expect(self.problem, incoming=incoming).compare(got))
 
 
 def written(subject: FunctionContext) -> str:

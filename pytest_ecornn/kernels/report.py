@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from pytest_ecornn.regression.gate_limits import COLUMNS
 from pytest_ecornn.reporting import answer_table, files, json_report
-from pytest_ecornn.reporting.console import page
+from pytest_ecornn.reporting.console import page, summary
 from pytest_ecornn.reporting.console.rows_table import rows_table
 from pytest_ecornn.reporting.stored.load import load_report
 from pytest_ecornn.results import formatting
@@ -63,21 +61,21 @@ class KernelReport:
             raise AssertionError(f"{name} takes {interval} times as long as {than}: expected at most {1 + limit:g}\n{self}")
 
     def __str__(self) -> str:
-        return _printed(self._print)
+        return self._printed().export_text().rstrip("\n")
 
     def _repr_html_(self) -> str:
-        console = Console(record=True, file=io.StringIO(), width=page.PLAIN_WIDTH)
-        self._print(console)
-        return console.export_html(inline_styles=True, code_format=_HTML)
+        return self._printed().export_html(inline_styles=True, code_format=_HTML)
 
-    def _print(self, console: Console) -> None:
+    def _printed(self) -> Console:
+        console = Console(record=True, file=io.StringIO(), width=page.PLAIN_WIDTH)
         if any(row.timing for row in self.rows):
             page.print_table(console, rows_table(self.rows, ()))
         for row in self.rows:
             if row.kind == "drawn":
                 page.print_table(console, _proof_table(row))
-            for line in filter(None, (row.reason, row.notes)):
-                console.print(formatting.printable(line), markup=False, highlight=False)
+        texts = dict.fromkeys(text for row in self.rows for text in (row.reason, row.notes) if text)
+        summary.print_lines(console, [*texts])
+        return console
 
     def save(self, path: str | Path) -> Path:
         """Writes a report.json that `load` and `pytest_ecornn.load_report` read; into a folder under that name.
@@ -115,16 +113,9 @@ def _share(by: str | float) -> float:
     return share
 
 
-def _printed(show: Callable[[Console], None]) -> str:
-    console = Console(file=io.StringIO(), width=page.PLAIN_WIDTH)
-    show(console)
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return text.rstrip("\n")
-
-
 def _proof_table(row: Row) -> Table:
     """A line for each tensor and its worst error, and one for the properties."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+    table = answer_table.empty_table()
     table.add_column(Text(f"{row.implementation}: {row.case}"), overflow="fold")
     for name in ("of limit", "rms error", "largest", "draws", "status"):
         table.add_column(name, no_wrap=True, justify="right")

@@ -46,12 +46,17 @@ def markdown_table(answers: list[Answer]) -> str:
     return markdown_syntax.table([*header, *(column.heading for column in further)], lines, right=["Time", *right])
 
 
+def empty_table() -> Table:
+    """A table of a terminal without a column."""
+    return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+
+
 def terminal_table(answers: list[Answer], width: int = MIN_FULL_WIDTH) -> Table:
     """`markdown_table` for a terminal: device-only times are a line below those as called. Narrow tables name no baseline,
     and nothing of the sets of the cases.
     """
     is_narrow = width < MIN_FULL_WIDTH
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+    table = empty_table()
     table.add_column("case")
     longest = max((len(name) for answer in answers for name in _names(answer)), default=0)
     table.add_column("fastest", overflow="fold", min_width=min(longest, _MAX_NARROW_NAME))

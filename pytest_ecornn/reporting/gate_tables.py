@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from pytest_ecornn.regression.gate import DISTURBED, RegressionFinding, RegressionReport, StatusChange
 from pytest_ecornn.reporting import standing
+from pytest_ecornn.reporting.answer_table import empty_table
 from pytest_ecornn.reporting.markdown_syntax import escape, table
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.statistics import Ratio
@@ -87,7 +87,7 @@ def terminal_table(outcome: RegressionReport) -> Table | None:
     shown = [one for one in in_order(outcome.findings) if one.verdict == "slower" or outcome.is_due(one)][:_MAX_ROWS]
     if not shown:
         return None
-    found = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+    found = empty_table()
     found.add_column("case, implementation", overflow="fold")
     for name in ("anchor", "then", "now", "change [interval]", "limit", "verdict"):
         found.add_column(name, no_wrap=name != "anchor", justify="left" if name in ("anchor", "verdict") else "right")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from dataclasses import dataclass
 from hashlib import sha256
@@ -31,11 +30,3 @@ def parse_shard(text: str) -> Shard:
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise ValueError(f"expected I/N, I from 1 to N, got {text}")
     return Shard(int(found[1]), int(found[2]))
-
-
-def shard_argument(text: str) -> Shard:
-    """I/N of a command line, for argparse."""
-    try:
-        return parse_shard(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error

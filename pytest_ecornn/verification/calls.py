@@ -187,13 +187,11 @@ class Copies:
             raise
 
 
-def run_guarded(layer: Layer, problem: Problem) -> Tensors:
-    """`run` on poisoned memory. Raises WrongResult where the call wrote into its inputs or weights."""
-    return timed_run_guarded(layer, problem)[0]
-
-
 def timed_run_guarded(layer: Layer, problem: Problem) -> tuple[Tensors, float]:
-    """`run_guarded`, and the seconds from the call until its results are there."""
+    """`run` on poisoned memory, and the seconds from the call until its results are there.
+
+    Raises WrongResult where the call wrote into its inputs or weights.
+    """
     guard = Copies(problem.tensors)
     with PoisonedAllocations():
         start = perf_counter()

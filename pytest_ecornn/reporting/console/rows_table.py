@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from pytest_ecornn.reporting import answer, report_columns, standing
-from pytest_ecornn.reporting.answer_table import STYLES, CaseName
+from pytest_ecornn.reporting.answer_table import STYLES, CaseName, empty_table
 from pytest_ecornn.reporting.report_columns import Entry, ReportColumn
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row, Timing
@@ -24,7 +23,7 @@ def rows_table(rows: list[Row], unproven: Collection[standing.Key]) -> Table:
     """
     shown = [row for row in rows if row.kind == "benchmark" and row.status != "skipped"]
     names = standing.baselines(shown)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+    table = empty_table()
     table.add_column("case, implementation", overflow="fold")
     table.add_column("time", no_wrap=True, justify="right")
     of = formatting.one_line(names[0], 20) if len(names) == 1 else "baseline"

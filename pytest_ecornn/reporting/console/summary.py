@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -69,7 +68,7 @@ def reports_table(reports: Sequence[Report], labels: Sequence[str]) -> Table:
     Cases are in the order of the first report that has them, device-only times a line below.
     """
     of_reports = [_answers(report) for report in reports]
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+    table = answer_table.empty_table()
     table.add_column("case", overflow="fold")
     for label in labels:
         table.add_column(Text(formatting.one_line(label)), overflow="fold")
