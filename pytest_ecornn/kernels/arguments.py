@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import keystr, tree_map_with_path
 
 from pytest_ecornn.cases.contents import generator
-from pytest_ecornn.verification.calls import Tensors, WrongForm, WrongResult
+from pytest_ecornn.verification.calls import Tensors, WrongForm, WrongResult, grad_mode
 
 Function = Callable[..., Any]
 Incoming = Callable[[str, Tensor], Tensor | None]  # an output's name and the output -> its incoming gradient; None: unused
@@ -71,9 +71,8 @@ class Arguments:
         names = [*self.names, *(f"input {k}" for k in range(len(self.names), len(self.args)))]
         named = [*zip(names, self.args, strict=False), *self.kwargs.items()]
         values = [tree_map_with_path(partial(mapped, name), value) for name, value in named]
-        return Arguments(
-            tuple(values[: len(self.args)]), dict(zip(self.kwargs, values[len(self.args) :], strict=True)), self.names
-        )
+        count = len(self.args)
+        return Arguments(tuple(values[:count]), dict(zip(self.kwargs, values[count:], strict=True)), self.names)
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -137,11 +136,9 @@ class FunctionCall:
 
     def run(self, function: Function) -> Tensors:
         """Names what comes out of a call. Raises WrongResult where it leaves an argument elsewhere, or another grad mode."""
-        places, mode = self._places(), self.arguments.has_gradients
-        with torch.set_grad_enabled(mode):
+        places = self._places()
+        with grad_mode(self.arguments.has_gradients):
             results = self.forward_backward(function)
-            if torch.is_grad_enabled() != mode:
-                raise WrongResult(f"grad mode: expected {mode} as before the call, got {not mode}")
         if moved := [name for name, place in self._places().items() if place != places[name]]:
             change = "it has other memory, strides or dtype, or another .grad"
             raise WrongResult(f"expected {moved[0]} unchanged by the call, but {change}")

@@ -26,7 +26,7 @@ from pytest_ecornn.system.error_line import error_line
 from pytest_ecornn.verification import comparison, overlap
 from pytest_ecornn.verification.calls import Copies, Tensors, WrongForm, WrongResult
 from pytest_ecornn.verification.comparison import Array, Error, Mask, Measures, Slices, TensorCheck, TensorRule
-from pytest_ecornn.verification.permutation import factors, max_ulps
+from pytest_ecornn.verification.permutation import max_ulps, moved
 from pytest_ecornn.verification.rounding_shares import Independent, Shares
 from pytest_ecornn.verification.verification import judged
 from pytest_ecornn.verification.yardstick import Errors, elementwise_max
@@ -306,9 +306,9 @@ class FunctionReference:
         arguments, tensors, exact, scale = self._measured
         if number:
             random = generator(number, "dithered operators")
-            moved = arguments.map(lambda _, tensor: _moved(tensor.detach(), random))
+            values = arguments.map(lambda _, tensor: moved(tensor.detach(), random, max_ulps(True)))
             with _DitheredOperators(Dithered(random)):
-                tensors = run(self._function, moved, self.incoming)
+                tensors = run(self._function, values, self.incoming)
         floats = {
             name: tensor
             for name, tensor in tensors.items()
@@ -335,12 +335,6 @@ class FunctionReference:
 def failure(checks: Iterable[TensorCheck]) -> str:
     """The messages of the tensors that are wrong; empty where none is."""
     return "; ".join(one.message for one in checks if one.status == "failed")
-
-
-def _moved(values: Tensor, random: torch.Generator) -> Tensor:
-    if values.dtype != torch.float32:
-        return values
-    return values * factors(tuple(values.shape), random, 0.0, max_ulps(True)).to(values.device)
 
 
 def _label(axis: int, start: int, stop: int) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 from types import FunctionType
@@ -98,6 +99,15 @@ class PoisonedAllocations(DispatchMode):
     def _placed(self, made: Tensor) -> Tensor:
         """The memory that is given out in place of what was `made`."""
         return made
+
+
+@contextmanager
+def grad_mode(mode: bool) -> Iterator[None]:
+    """Within it torch's grad mode is this. Raises WrongResult where what ran within has left another."""
+    with torch.set_grad_enabled(mode):
+        yield
+        if torch.is_grad_enabled() != mode:
+            raise WrongResult(f"grad mode: expected {mode} as before the call, got {not mode}")
 
 
 class Call:
@@ -215,7 +225,7 @@ def run(layer: Layer, problem: Problem) -> Tensors:
 def run_call(layer: Layer, call: Call) -> Tensors:
     """`run`, on leaves that are at hand."""
     problem = call.problem
-    with torch.set_grad_enabled(problem.case.training):
+    with grad_mode(problem.case.training):
         result = call.forward(layer)
     output, finals = _unpack(result, cells.get(problem.case.cell))
     gradients: Any = ()

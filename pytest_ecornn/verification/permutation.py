@@ -63,7 +63,7 @@ class Permutation:
         random = generator(self.case.seed, f"last place {self.number}") if units else None
 
         def permuted(values: Tensor) -> Tensor:
-            return _moved(values, random, units)
+            return moved(values, random, units)
 
         weights = {
             name: torch.nn.Parameter(permuted(self.apply(name, p.detach())), p.requires_grad)
@@ -92,7 +92,7 @@ def _blocks(order: Tensor, count: int) -> Tensor:
     return torch.cat([order + block * len(order) for block in range(count)])
 
 
-def _moved(values: Tensor, random: torch.Generator | None, most: int) -> Tensor:
+def moved(values: Tensor, random: torch.Generator | None, most: int) -> Tensor:
     """float32 values `most` units up, down, or less, at random; narrower ones as they are: they are exact in float32."""
     if random is None or values.dtype != torch.float32:
         return values

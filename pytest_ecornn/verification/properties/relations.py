@@ -6,6 +6,7 @@ Each takes a `PropertyContext` and returns what is wrong in one line, empty if n
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -115,19 +116,10 @@ def batch_permutation(subject: PropertyContext) -> str:
     if subject.case.batch < 2:
         raise NotApplicable("one sequence")
     problem, case = subject.problem, subject.case
-    lengths = None if problem.lengths is None else contents.placed_tensor(problem.lengths, lambda t: t.flip(0))
-    x = problem.copied().x.copy_(_reverse_batch(case.batch_first, "x", problem.x))
-    turned = replace(
-        problem,
-        x=x,
-        state=tuple(contents.placed_tensor(state, lambda t: t.flip(1)) for state in problem.state),
-        lengths=lengths,
-        resets=None if problem.resets is None else _reverse_batch(case.batch_first, "resets", problem.resets),
-        output_gradients=tuple(
-            _reverse_batch(case.batch_first, "final" if number else "output", weight)
-            for number, weight in enumerate(problem.output_gradients)
-        ),
+    turned = problem.map(
+        lambda name, t: t if name in problem.weights else placed_tensor(t, partial(_reverse_batch, case.batch_first, name))
     )
+    turned = replace(turned, weights=problem.weights)
     got = {name: t if t is None else _reverse_batch(case.batch_first, name, t) for name, t in subject.run(turned).items()}
     message = subject.agreement.allclose(subject.whole, got)
     return message and f"the sequences given in reverse order: {message}"
@@ -135,9 +127,11 @@ def batch_permutation(subject: PropertyContext) -> str:
 
 def _reverse_batch(batch_first: bool, name: str, tensor: Tensor) -> Tensor:
     """The tensor of that name with its sequences the other way round."""
-    if name in ("x", "resets", "output", "grad x"):
+    if name in ("x", "resets", "output", "grad x", "loss weight 0"):
         return tensor.flip(0 if batch_first else 1)
-    return tensor.flip(1) if name.startswith(("final", "grad initial")) else tensor
+    if name.startswith(("final", "initial", "grad initial", "loss weight")):
+        return tensor.flip(1)
+    return tensor.flip(0) if name == "lengths" else tensor
 
 
 def layouts(subject: PropertyContext) -> str:

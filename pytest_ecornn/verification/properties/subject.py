@@ -33,11 +33,9 @@ class CallSubject(Protocol):
     kept: GlobalStateGuard
     layer: Any
     written_into: str
+    device: str
+    is_training: bool
 
-    @property
-    def device(self) -> str: ...
-    @property
-    def is_training(self) -> bool: ...
     @property
     def whole(self) -> Tensors: ...
     @property
@@ -62,6 +60,7 @@ class PropertyContext:
 
     def __post_init__(self) -> None:
         self.implementation = self.make()
+        self.device, self.is_training = self.case.device, self.case.training
         self._others: list[Declared] = []
         self.last_built = self.case
         self._agreement: ResultComparator | None = None
@@ -73,14 +72,6 @@ class PropertyContext:
             built = Copies(self.problem.tensors)  # which may have moved the weights
             self.whole = copy_tensors(self.run(self.problem))
         self.written_into = changed(before) or changed(built)
-
-    @property
-    def device(self) -> str:
-        return self.case.device
-
-    @property
-    def is_training(self) -> bool:
-        return self.case.training
 
     @property
     def declared(self) -> Declared:

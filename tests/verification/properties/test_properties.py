@@ -7,7 +7,8 @@ import random
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -459,6 +460,13 @@ def test_a_thread_more_for_each_call_is_seen() -> None:
     stop = threading.Event()
     message = _globals_changed_by(lambda: threading.Thread(target=stop.wait, daemon=True).start(), stop)
     assert "threads: expected no more after a call than before it" in message
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+def test_a_layer_that_leaves_another_grad_mode_is_wrong(mode: Literal["training", "inference"]) -> None:
+    toggles = of_calls(lambda layer, *given: (layer(*given), torch.set_grad_enabled(not torch.is_grad_enabled()))[0])
+    with pytest.raises(calls.WrongResult, match=r"grad mode: expected .* as before the call, got"):
+        PropertyContext(planted(toggles), replace(CASE, mode=mode))
 
 
 def test_what_is_written_beside_an_input_is_seen() -> None:
