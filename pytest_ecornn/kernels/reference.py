@@ -38,7 +38,7 @@ _LONGEST = 4096  # terms of a sum, unless `terms` says more
 _ZERO_FACTOR = 64.0  # units in the last place of the largest number given, by which a 0 may be off
 _LEAST_SHARED = 512  # elements of a slice whose rounding is judged: of fewer, chance decides
 _FAINT, _LEAST_ROW, _MOST_FAINT = 2.0**-4, 8, 64  # a row's size, as a share of the tensor's; its elements; rows of an axis
-_FAINT_ERROR = 2.0**-3  # of float32's eps of the tensor: what rounding within a function may leave of terms that cancel out
+_FAINT_ERROR = 2.0**-1  # of float32's eps of the tensor: what rounding within a function may leave of terms that cancel out
 _BLOCKS = 8  # of an axis of twice as many elements or more, beside its first and last
 
 
