@@ -127,7 +127,7 @@ def _wrong(
         if one.status == "failed":
             yield one.message
     for rounded in () if failure(checks) else expected.small(tensors):
-        small[rounded.rule.tensor].append(rounded)
+        small[rounded[0].tensor].append(rounded)
 
 
 def _broken(subject: FunctionContext, skip: Mapping[str, str], row: Row) -> Iterator[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ from pytest_ecornn.verification.rounding_shares import Independent, Shares
 from pytest_ecornn.verification.verification import judged
 from pytest_ecornn.verification.yardstick import Errors, elementwise_max
 
+# Of a tensor too small to be judged by its rounding alone: its rule, the reference's own error and the candidate's.
+Rounded = tuple[TensorRule, Error, Error]
 RUNS = (1, 4, 24)  # of the reference in its own dtype, while a tensor fails
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
 _FILL = 2.0**10  # times the largest of the others, beyond which a number that stands in several places is one of a mask
@@ -104,29 +106,21 @@ def _exact() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-class Rounded(NamedTuple):
-    """How a small tensor was rounded: by the reference in its own dtype, and by the candidate."""
-
-    rule: TensorRule
-    yardstick: Error
-    error: Error
-
-
 def rounding_problem(draws: Sequence[Rounded]) -> str:
     """What the elements of several draws of a tensor show together; empty if nothing, or if all are too few."""
-    counts = [one.error.shares.counted for one in draws]
-    if (total := sum(counts)) < _LEAST_SHARED:
-        return ""
-
-    def pooled(errors: Iterable[Error]) -> Error:
-        differing = sum(count * error.shares.differing for count, error in zip(counts, errors, strict=True))
-        return Error(0.0, 0.0, total, Shares(differing / total, 0.0, total))
-
-    rule = max((one.rule for one in draws), key=lambda rule: rule.terms)._replace(independent=Independent(total, total))
-    yard, error = pooled(one.yardstick for one in draws), pooled(one.error for one in draws)
-    position = Measures._fields.index("differing")
+    rules, yardsticks, errors = zip(*draws, strict=True)
+    yard, error = _pooled(yardsticks), _pooled(errors)
+    rule = max(rules, key=lambda rule: rule.terms)._replace(independent=Independent(error.count, error.count))
     is_over = error.shares.differing > comparison.limits(rule, yard, error).differing
+    position = Measures._fields.index("differing")
     return comparison.failure_text(rule, f"over {len(draws)} draws", error, yard, position) if is_over else ""
+
+
+def _pooled(errors: Sequence[Error]) -> Error:
+    """The share of the elements of all that differ, as if they were of one tensor."""
+    total = sum(one.shares.counted for one in errors)
+    differing = sum(one.shares.counted * one.shares.differing for one in errors)
+    return Error(0.0, 0.0, max(1, total), Shares(differing / max(1, total), 0.0, total))
 
 
 class FunctionReference:
@@ -213,7 +207,7 @@ class FunctionReference:
             tensor, yard, rule = tensors.get(name), by_slice.get("", comparison.NO_ERROR), self._rule(name)
             is_small = tensor is not None and tensor.itemsize == 2 and yard.shares.counted < _LEAST_SHARED
             if tensor is not None and is_small and yard.rms <= comparison.UNSTABLE * rule.eps:
-                yield Rounded(rule, yard, self._errors_of(name, tensor, self.tensors[name], 1.0, 0)[""])
+                yield rule, yard, self._errors_of(name, tensor, self.tensors[name], 1.0, 0)[""]
 
     def _judge(self, tensors: Tensors, names: Sequence[str], runs: int) -> dict[str, TensorCheck]:
         yard = self._baseline_errors(runs)
