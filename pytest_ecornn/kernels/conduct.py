@@ -15,10 +15,12 @@ from torch import Tensor
 from pytest_ecornn.cases.memory_layout import GRADIENT_LAYOUTS, behind, spaced, with_first
 from pytest_ecornn.kernels.arguments import Arguments, Function, FunctionCall, Incoming, made_once
 from pytest_ecornn.kernels.reference import FunctionReference, failure
+from pytest_ecornn.system.graphs import NotCaptured
 from pytest_ecornn.verification.agreement import bitwise_equal
 from pytest_ecornn.verification.calls import PoisonedAllocations, Tensors, copy_tensors
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard
 from pytest_ecornn.verification.properties import properties
+from pytest_ecornn.verification.properties.conduct import graph_capturable
 from pytest_ecornn.verification.properties.graph_calls import raised_as_wrong
 from pytest_ecornn.verification.properties.properties import Property
 from pytest_ecornn.verification.properties.subject import NotApplicable
@@ -144,6 +146,14 @@ def calls_at_once(subject: FunctionContext) -> str:
     return next(filter(None, map(subject.allclose, results, results, both)), "")
 
 
+def capture(subject: FunctionContext) -> str:
+    """A function that cannot be captured is wrong, as a layer is not."""
+    try:
+        return graph_capturable(subject)
+    except NotCaptured as reason:
+        return str(reason)
+
+
 PROPERTIES = (
     *map(properties.by_name, ("globals_unchanged", "inputs_unchanged", "repeats", "stateless", "fresh_results")),
     replace(properties.by_name("written"), check=written),
@@ -154,5 +164,6 @@ PROPERTIES = (
     replace(properties.by_name("incoming_layouts"), check=incoming_layouts),
     Property("unused_outputs", "an output that is not used sends nothing back", unused_outputs),
     Property("calls_at_once", "two threads may call at the same time", calls_at_once),
-    *map(properties.by_name, ("current_stream", "capture")),
+    properties.by_name("current_stream"),
+    replace(properties.by_name("capture"), check=capture),
 )

@@ -238,7 +238,8 @@ class Candidate:
             build_ms = (time.perf_counter() - start) * 1e3
         candidate = cls(name, implementation, case, layer, weights, build_ms, declared)
         if case.training:
-            candidate.first = candidate._run(replace(own, weights=weights))
+            first = candidate._run(replace(own, weights=weights))
+            candidate.first = {name: None if tensor is None else Tensor.detach(tensor) for name, tensor in first.items()}
             for parameter, value in zip(weights.values(), own.weights.values(), strict=True):
                 parameter.data.copy_(value)  # which torch does not count as a change
         return candidate

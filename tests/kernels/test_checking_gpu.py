@@ -14,7 +14,10 @@ from pytest_ecornn import WrongKernel, check, compare
 from tests.helpers import foreign_kernels as foreign
 from tests.helpers.foreign_kernels import random
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),  # autograd's thread makes its context by it
+]
 BFLOAT16, FLOAT16 = torch.bfloat16, torch.float16
 Made = tuple[Callable[..., Any], Callable[..., Any], Callable[[int], tuple[Any, ...]], dict[str, str]]
 # Of torch 2.11, whose kernels take any pointer for one that is aligned to 16 bytes.
