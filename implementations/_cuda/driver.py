@@ -20,6 +20,20 @@ def library() -> Any:
     return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
 
+def address_of(function: Any) -> int:
+    """The address of one of the library's functions."""
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+def current_context() -> int:
+    """The handle of this thread's context. Raises RuntimeError."""
+    context = ctypes.c_void_p()
+    _check(library().cuCtxGetCurrent(ctypes.byref(context)), "tell the current context")
+    return context.value or 0
+
+
 def load_function(path: Path, name: str) -> int:
     """The handle of a function of a cubin, loaded into the current context for good. Raises RuntimeError."""
     module, function = ctypes.c_void_p(), ctypes.c_void_p()

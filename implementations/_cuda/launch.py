@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pytest_ecornn.implementations._cuda import driver
+from pytest_ecornn.implementations._cuda.host.recorder import current_recorder
 
 POINTER, INT32, INT64 = "P", "i", "q"  # what a kernel takes, as `struct` calls it
 PORTABLE_CLUSTER = 8  # blocks, which every device that has clusters can run
@@ -40,7 +41,7 @@ class Launcher:
         self._launch = library["cuLaunchCooperativeKernel" if is_cooperative else "cuLaunchKernel"]
         self._function = ctypes.c_void_p(function)
         self._rest = () if is_cooperative else (None,)  # arguments in another form
-        self._params = params_struct(types)
+        self._types, self._params = types, params_struct(types)
         self._idle: list[tuple[Any, Any, Any]] = []  # a Params, a pointer to it, and a pointer to that
         self._streams: dict[int, Any] = {}
 
@@ -55,6 +56,9 @@ class Launcher:
         if (handle := self._streams.get(stream)) is None:
             handle = self._streams[stream] = ctypes.c_void_p(stream)
         status = self._launch(self._function, grid, 1, 1, block, 1, 1, shared_bytes, handle, room[2], *self._rest)
+        if (recorder := current_recorder()) is not None:
+            address = driver.address_of(self._launch)
+            recorder.launch(address, self._function.value or 0, not self._rest, launch, self._types, values, room[0].raw)
         self._idle.append(room)  # the driver has copied the values
         if status:
             raise RuntimeError(f"the CUDA driver refused {launch}: {driver.error_text(status)}")

@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_ecornn.implementations._cuda import driver
+from pytest_ecornn.implementations._cuda.host.recorder import current_recorder
+
 _GUARDS = torch._C._dynamo.guards
 _FAST_EMPTY = {"cpu": getattr(_GUARDS, "_empty_strided_cpu", None), "cuda": getattr(_GUARDS, "_empty_strided_cuda", None)}
 
@@ -47,6 +50,8 @@ def zeros(size: int, device: torch.device) -> Tensor:
     if device.type != "cuda" or torch._C._cuda_getDevice() != device.index:
         return torch.zeros(size, dtype=torch.uint8, device=device)
     found = _bytes(size, device)()
+    if (recorder := current_recorder()) is not None:
+        recorder.clear(driver.address_of(driver.library().cuMemsetD8Async), found)
     _runtime().memsetAsync(found.data_ptr(), 0, size, torch._C._cuda_getCurrentRawStream(device.index))
     return found
 

@@ -7,6 +7,8 @@ from functools import cache
 
 import torch
 
+from pytest_ecornn.implementations._cuda.host.recorder import current_recorder
+
 
 class _SideStream:
     """A stream beside another, used by no other, so that a capture includes nobody else's launches.
@@ -32,6 +34,8 @@ def launch_concurrently(first: Callable[[], None], second: Callable[[], None], d
     if torch._C._cuda_getDevice() != device.index:
         with torch.cuda.device(device):
             return launch_concurrently(first, second, device)
+    if (recorder := current_recorder()) is not None:
+        first, second = recorder.side_by_side(first, second)
     current = torch.cuda.current_stream(device)
     other = _side_stream(device, current.cuda_stream)
     other.begin.record(current)

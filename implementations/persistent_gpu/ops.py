@@ -20,10 +20,18 @@ from pytest_ecornn.implementations._common.autograd_ops import (
     register_autograd,
     wants_gradient,
 )
+from pytest_ecornn.implementations._common.host_path import PlannedWork, host_path
 from pytest_ecornn.implementations.persistent_gpu import backward, forward
 from pytest_ecornn.implementations.persistent_gpu.forward import SavedTensors
+from pytest_ecornn.implementations.persistent_gpu.kernel import status_of
 from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_LAYER, FrozenParameters
-from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, get_plan, hidden_size_of, make_rnn_shape
+from pytest_ecornn.implementations.persistent_gpu.plan import (
+    ExecutionPlan,
+    RNNOptions,
+    get_plan,
+    hidden_size_of,
+    make_rnn_shape,
+)
 
 _GIVEN = "Tensor x, Tensor[] first, Tensor?[] weights, Tensor? lengths"
 _OPTIONS_SCHEMA = "str cell, bool batch_first, bool bidirectional, bool projected, bool tf32"
@@ -94,7 +102,7 @@ class CheckedCall:
     addresses. trains: a gradient is wanted. Raises as `run` does.
     """
 
-    __slots__ = ("parameters", "plan", "trains")
+    __slots__ = ("_planned", "_work", "parameters", "plan", "trains")
 
     def __init__(
         self, sizes: torch.Size, dtype: torch.dtype, device: torch.device, first: Sequence[Tensor],
@@ -104,13 +112,64 @@ class CheckedCall:
         self.plan = get_plan(how, sizes, len(weights), hidden, dtype, device, trains, has_lengths)
         self.plan.check(first, weights, lengths)
         self.parameters, self.trains = FrozenParameters(weights), trains
+        self._work = planned_work(self.plan, len(first)) if host_path().is_enabled else None
+        self._planned: Callable[..., Sequence[Tensor]] | None = None
 
     def __call__(self, x: Tensor, first: Sequence[Tensor], lengths: Tensor | None = None) -> Sequence[Tensor]:
+        if self._work is not None and self._planned is None:
+            self._planned = host_path().planned_call(self._work)
+        if self._planned is not None:
+            return self._planned(x, lengths, *first, *self.parameters)
         if self.trains:
             given = len(first), lengths, self.plan.stack.how, x, *first, *self.parameters
             found: Sequence[Tensor] = _apply_directly(self, *given)
             return found
         return forward.run(self.plan, x, first, self.parameters, lengths)[0]
+
+
+def planned_work(plan: ExecutionPlan, states: int) -> PlannedWork:
+    """A plan's passes on x, lengths, initial states and weights. states: the number of initial states."""
+    stack, device = plan.stack, plan.kind.device
+    num_given, num_results = 2 + states + PER_PSEUDO_LAYER * stack.pseudo_layers, 1 + stack.num_states
+    inner = num_results + stack.pseudo_layers // stack.directions - 1
+    last = inner + 2 * stack.pseudo_layers
+    # As autograd's Function saves them: outputs of all layers, gates and cells.
+    saved = (*range(num_results, inner), 0, *range(inner, last)) if plan.kind.saves_for_backward else ()
+
+    def run(tensors: Sequence[Any]) -> Sequence[Tensor]:
+        x, lengths, *rest = tensors
+        results, (outputs, gates, cells) = forward.run(plan, x, rest[:states], rest[states:], lengths)
+        return [*results, *outputs[:-1], *gates, *cells] if saved else results
+
+    def gradients(
+        needs: Sequence[bool], overwrites: bool, is_observed: bool, tensors: Sequence[Any]
+    ) -> Sequence[Tensor | None]:
+        count = num_given + len(saved)
+        (x, lengths, *rest), kept, d_results = tensors[:num_given], tensors[num_given:count], tensors[count:]
+        first, weights, needs = rest[:states], rest[states:], (needs[0], *needs[2:])  # lengths have no gradient
+        if is_observed:
+            found = _observed_gradients(needs, x, first, weights, lengths, kept, d_results, stack.how, overwrites, plan)
+        else:
+            given = needs, x, first, weights, _split_saved(kept, weights), d_results, lengths, stack.how
+            found = backward.backward(*given, overwrites, plan)
+        return [found[0], None, *found[1:]]
+
+    return PlannedWork("persistent_gpu", device, num_results, saved, status_of(device).address, run, gradients)
+
+
+def _observed_gradients(
+    needs_grad: Sequence[bool], x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None,
+    kept: Sequence[Tensor], d_results: Sequence[Tensor | None], how: RNNOptions, overwrites: bool, plan: ExecutionPlan | None,
+) -> Sequence[Tensor | None]:  # fmt: skip
+    """The gradients of x, the initial states and weights, None where none is wanted, whoever looks on. kept: as saved."""
+    refuse_forward_mode("pytest_ecornn::persistent_backward", d_results)
+    if torch.is_grad_enabled():  # create_graph is True
+        return backward.differentiable_gradients(needs_grad, x, first, weights, lengths, d_results, how)
+    if can_skip_dispatch((x, lengths, *first, *weights, *kept, *d_results)) and all(map(is_plain_tensor, d_results)):
+        given = needs_grad, x, first, weights, _split_saved(kept, weights), d_results, lengths, how
+        return backward.backward(*given, overwrites, plan)
+    by_op = iter(_OPS.persistent_backward.default(needs_grad, x, first, weights, kept, d_results, lengths, *how))
+    return [next(by_op) if is_wanted else None for is_wanted in needs_grad]
 
 
 class _Differentiable(torch.autograd.Function):
@@ -142,21 +201,13 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *d_results: Tensor | None) -> Any:
-        refuse_forward_mode("pytest_ecornn::persistent_backward", d_results)
-        x, lengths, *saved = given_before = ctx.saved_tensors  # read once: each read unpacks them anew
+        x, lengths, *saved = ctx.saved_tensors  # read once: each read unpacks them anew
         rest, kept = saved[: ctx.given], saved[ctx.given :]
         first, weights = rest[: ctx.states], rest[ctx.states :]
-        needs_grad = ctx.needs_input_grad[4:]
-        if torch.is_grad_enabled():  # create_graph is True
-            found = backward.differentiable_gradients(needs_grad, x, first, weights, lengths, d_results, ctx.how)
-            return None, None, None, None, *found
-        if can_skip_dispatch((*given_before, *d_results)) and all(map(is_plain_tensor, d_results)):
-            # A CUDA graph of the backward pass alone may be replayed more often than the forward pass before it.
-            may_overwrite = graph_is_freed() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
-            given = needs_grad, x, first, weights, _split_saved(kept, weights), d_results, lengths, ctx.how
-            return None, None, None, None, *backward.backward(*given, may_overwrite, ctx.plan)
-        by_op = iter(_OPS.persistent_backward.default(needs_grad, x, first, weights, kept, d_results, lengths, *ctx.how))
-        return None, None, None, None, *(next(by_op) if is_wanted else None for is_wanted in needs_grad)
+        # A CUDA graph of the backward pass alone may be replayed more often than the forward pass before it.
+        overwrites = graph_is_freed() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+        given = ctx.needs_input_grad[4:], x, first, weights, lengths, kept, d_results, ctx.how, overwrites, ctx.plan
+        return None, None, None, None, *_observed_gradients(*given)
 
 
 _differentiable: Callable[..., Any] = _Differentiable.apply

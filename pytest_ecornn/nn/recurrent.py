@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from pytest_ecornn.contract import State, cells
+from pytest_ecornn.implementations._common.host_path import host_path
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
@@ -165,8 +166,12 @@ class _Recurrent(nn.RNNBase):
         return super().extra_repr() + (f", backend={self._backend!r}" if self._backend != "auto" else "")
 
     def notes(self) -> str:
-        """Returns what ran the last call, and why: the times that decided and their cost, or what the kernels do not run."""
-        return self._notes
+        """Returns what ran the last call, and why: the times that decided and their cost, or what the kernels do not run.
+
+        With `ECORNN_HOST=compiled` also what runs the host's part of calls by persistent_gpu.
+        """
+        has_host_path = self._notes.startswith("persistent_gpu") and host_path().is_enabled
+        return f"{self._notes}; {host_path().notes}" if has_host_path else self._notes
 
     def flatten_parameters(self) -> None:
         """Flattens parameters for cuDNN, bfloat16 too. With backend "persistent_gpu" they stay where they are."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +21,7 @@ from pytest_ecornn.implementations._common.compile_threads import CompileThreads
 from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._cuda import bias_gradients, padded_rows, parameter_gradients
 from pytest_ecornn.implementations._cuda.compile import HOPPER, KernelCode, include_folders
+from pytest_ecornn.implementations._cuda.host.recorder import current_recorder
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch, params_struct
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
@@ -168,6 +169,13 @@ class ClustersOnCpu(Kernel):
             if outcome := launch_memo.launch(settings, self._types, passed, lambda sizes=sizes: self._simulate(sizes, passed)):
                 raise Broken(f"{self._name}, threads in order {order}: {_OUTCOMES[outcome]}")
 
+        if (recorder := current_recorder()) is not None:  # the compiled host path's, which is to launch it again
+            function = _driver_function(_address_of(self._launch.loaded.run_kernel), together, cluster)
+            params = params_struct(self._types).pack(*passed)
+            recorder.launch(
+                _address_of(_DRIVER.loaded.launch), ctypes.addressof(function), False, launch, self._types, passed, params
+            )
+
     def _simulate(self, sizes: tuple[int, ...], passed: list[int]) -> int:
         run_clusters = _MACHINE.loaded.run_clusters
         run_clusters.argtypes = (ctypes.c_void_p, *(ctypes.c_uint,) * 6, ctypes.c_ulonglong, ctypes.c_void_p)
@@ -175,4 +183,39 @@ class ClustersOnCpu(Kernel):
         return int(run_clusters(kernel, *sizes, params_struct(self._types).pack(*passed)))
 
 
+class _DriverFunction(ctypes.Structure):
+    _fields_ = (
+        *(("run", ctypes.c_void_p), ("kernel", ctypes.c_void_p), ("together", ctypes.c_uint), ("cluster", ctypes.c_uint)),
+        ("most_sweeps", ctypes.c_ulonglong),
+    )
+
+
+@cache
+def _driver_function(kernel: int, together: int, cluster: int) -> _DriverFunction:
+    """A kernel as a driver's function, of so many blocks at once, in clusters of so many."""
+    return _DriverFunction(_address_of(_MACHINE.loaded.run_clusters), kernel, together, cluster, MOST_SWEEPS)
+
+
+def _address_of(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
 _MACHINE = Library((_FOLDER / "machine.cpp").read_text(), headers_of(_FOLDER))  # what runs all kernels
+_DRIVER = Library(
+    """
+struct Function {
+    int (*run)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned long long, const void*);
+    void* kernel;
+    unsigned together, cluster;
+    unsigned long long most_sweeps;
+};
+extern "C" int launch(Function* function, unsigned grid, unsigned, unsigned, unsigned block, unsigned, unsigned,
+                      unsigned shared_bytes, void*, void** params, void**) {
+    auto [run, kernel, together, cluster, most_sweeps] = *function;
+    for (unsigned first = 0; first < grid; first += together)
+        if (int outcome = run(kernel, first, together, cluster, block, shared_bytes, first, most_sweeps, *params))
+            return outcome;
+    return 0;
+}
+"""
+)  # what launches them as CUDA's driver does

@@ -1,0 +1,356 @@
+"""Modules by persistent_gpu whose calls C++ replays: bit-equal to those that Python runs, in whatever they are called."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from pytest_ecornn.nn.short_calls import ShortCall
+from tests.helpers.nn_modules import MODULES, tensors
+from tests.helpers.replayed_calls import compiled_host, counts
+from tests.helpers.requirements import needs_ampere, on_simulator
+
+T, B, I = 5, 3, 4  # noqa: E741
+Steps = Callable[[Any], list[Tensor]]
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "one layer": {},
+    "layers": {"num_layers": 2},
+    "both directions": {"num_layers": 2, "bidirectional": True},
+    "batch first, no biases": {"batch_first": True, "bias": False},
+}
+
+
+def make(cell: str, hidden: int, device: str, dtype: torch.dtype, **options: Any) -> Any:
+    _, ours, own = MODULES[cell]
+    torch.manual_seed(0)
+    backend = "persistent_gpu" if device == "cuda" else "auto"
+    return ours(I, hidden, **own, **options, device=device, dtype=dtype, backend=backend)
+
+
+def inputs(module: Any, count: int = 5, steps: int = T, has_state: bool = False) -> Iterator[tuple[Tensor, Any]]:
+    """Each time other ones: x that requires a gradient, and initial states."""
+    weight, generator = module.weight_hh_l0, torch.Generator().manual_seed(1)
+    outer, tracks = (B, steps) if module.batch_first else (steps, B), module.num_layers * (1 + module.bidirectional)
+
+    def leaf(*sizes: int) -> Tensor:
+        return torch.randn(sizes, generator=generator).to(weight).requires_grad_()
+
+    for _ in range(count):
+        states = [leaf(tracks, B, module.hidden_size) for _ in range(1 + (module.mode == "LSTM"))]
+        yield leaf(*outer, I), None if not has_state else states[0] if len(states) == 1 else tuple(states)
+
+
+def trained(module: Any, **options: Any) -> list[Tensor]:
+    """Results and gradients of some steps, between which an optimizer changes the weights."""
+    optimizer, seen = torch.optim.SGD(module.parameters(), 0.1), list[Tensor]()
+    for x, hx in inputs(module, **options):
+        optimizer.zero_grad()
+        results = tensors(module(x, hx))
+        sum((one * one.detach().cos()).sum() for one in results).backward()
+        leaves = [x, *(() if hx is None else tensors(hx)), *module.parameters()]
+        seen += [*(one.detach() for one in results), *(one.grad.clone() for one in leaves)]
+        optimizer.step()
+    return seen
+
+
+def replays(module: Any) -> int:
+    """Of all calls of a module. Each of them has been recorded."""
+    calls = [call for call in module._chooser.short._calls.values() if isinstance(call, ShortCall)]
+    made = [counts(call._planned) for short in calls for call in short.run._planned[1]]
+    assert made
+    assert [reason for _, tapes in made for _, reason in tapes if reason] == []
+    return sum(count for _, tapes in made for count, _ in tapes)
+
+
+def compare(module: Any, run: Steps, least_replays: int) -> None:
+    """Both executors give the same bits."""
+    other = copy.deepcopy(module)
+    expected = run(module)
+    with compiled_host():
+        found = run(other)
+        assert replays(other) >= least_replays
+    assert len(found) == len(expected)
+    for number, (one, wanted) in enumerate(zip(found, expected, strict=True)):
+        assert torch.equal(one, wanted), f"tensor {number} of {len(found)}"
+
+
+on_clusters = on_simulator("by_kernels")
+
+
+@on_clusters
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("cell", MODULES)
+def test_training_on_clusters(cell: str, options: str, dtype: torch.dtype) -> None:
+    compare(make(cell, 9, "cpu", dtype, **OPTIONS[options]), trained, 4)
+
+
+@on_clusters
+@pytest.mark.parametrize("cell", MODULES)
+def test_initial_states_and_one_step_on_clusters(cell: str) -> None:
+    compare(make(cell, 9, "cpu", torch.float16), lambda module: trained(module, has_state=True), 4)
+    compare(make(cell, 9, "cpu", torch.float16), lambda module: trained(module, steps=1), 4)
+
+
+def inferred(module: Any) -> list[Tensor]:
+    with torch.inference_mode():
+        return [one.clone() for x, hx in inputs(module) for one in tensors(module(x, hx))]
+
+
+@on_clusters
+@pytest.mark.parametrize("cell", MODULES)
+def test_inference_on_clusters(cell: str) -> None:
+    compare(make(cell, 9, "cpu", torch.float16, num_layers=2), inferred, 2)
+
+
+def with_lengths(module: Any) -> list[Tensor]:
+    lengths, seen = torch.tensor([T, 1, 3], device=module.weight_hh_l0.device), list[Tensor]()
+    for x, _ in inputs(module):
+        results = tensors(module(x, lengths=lengths))
+        seen += [*results, *torch.autograd.grad(sum(one.sum() for one in results), [x, *module.parameters()])]
+    return [one.detach() for one in seen]
+
+
+@on_clusters
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_lengths_on_clusters(cell: str) -> None:
+    compare(make(cell, 9, "cpu", torch.float16, bidirectional=True), with_lengths, 4)
+
+
+def moved(module: Any) -> list[Tensor]:
+    """Steps after each of which the weights lie elsewhere, or are others."""
+    seen = list[Tensor]()
+    for number in range(3):
+        seen += trained(module)
+        for parameter in module.parameters():
+            parameter.data = parameter.data.clone()
+        if number:
+            module.weight_hh_l0 = nn.Parameter(module.weight_hh_l0.detach() * 2)
+    return seen
+
+
+@on_clusters
+def test_weights_that_move_on_clusters() -> None:
+    compare(make("lstm", 9, "cpu", torch.float16), moved, 4)
+
+
+def with_dropout(module: Any) -> list[Tensor]:
+    seen = list[Tensor]()
+    for x, _ in inputs(module):
+        torch.manual_seed(3)
+        results = tensors(module(x))
+        seen += [*results, *torch.autograd.grad(results[0].sum(), [x, *module.parameters()])]
+    return [one.detach() for one in seen]
+
+
+@on_clusters
+def test_dropout_between_layers_on_clusters() -> None:
+    compare(make("gru", 9, "cpu", torch.float16, num_layers=2, dropout=0.5), with_dropout, 8)
+
+
+@on_clusters
+def test_the_notes_say_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = make("lstm", 9, "cpu", torch.float16)
+    trained(module)
+    assert "host" not in module.notes()
+    with compiled_host():
+        trained(module)
+        assert module.notes().endswith("; host: compiled")
+
+
+# On a GPU, where autograd runs the backward pass on a thread of its own.
+
+GPU_CASES: dict[str, tuple[str, int, torch.dtype, dict[str, Any]]] = {
+    "LSTM 512 float16": ("lstm", 512, torch.float16, {}),
+    "LSTM 650 bfloat16, padded": ("lstm", 650, torch.bfloat16, {"num_layers": 2}),
+    "GRU 128 float32": ("gru", 128, torch.float32, {}),
+    "GRU 3 x 96, both directions": ("gru", 96, torch.float32, {"num_layers": 3, "bidirectional": True}),
+    "LSTM 1024, both directions, batch first": ("lstm", 1024, torch.float16, {"bidirectional": True, "batch_first": True}),
+    "RNN 1760": ("rnn_relu", 1760, torch.float16, {}),
+}
+on_each_gpu_case = pytest.mark.parametrize("case", GPU_CASES)
+
+
+def of_case(case: str) -> Any:
+    cell, hidden, dtype, options = GPU_CASES[case]
+    return make(cell, hidden, "cuda", dtype, **options)
+
+
+@needs_ampere
+@on_each_gpu_case
+@pytest.mark.parametrize("has_state", [False, True])
+def test_training_on_a_gpu(case: str, has_state: bool) -> None:
+    compare(of_case(case), lambda module: trained(module, has_state=has_state, steps=20), 4)
+
+
+@needs_ampere
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_precisions_of_products_on_a_gpu(precision: str) -> None:
+    from pytest_ecornn.reference.precision import current, fp32_precision
+
+    with fp32_precision("rnn", precision):
+        before = current("matmul"), torch._C._get_cublas_allow_fp16_reduced_precision_reduction()
+        compare(of_case("GRU 128 float32"), trained, 4)
+        compare(of_case("LSTM 512 float16"), trained, 4)
+        assert before == (current("matmul"), torch._C._get_cublas_allow_fp16_reduced_precision_reduction())
+
+
+@needs_ampere
+@on_each_gpu_case
+def test_two_hundred_steps_on_a_gpu(case: str) -> None:
+    compare(of_case(case), lambda module: trained(module, count=200)[-3:], 190)
+
+
+@needs_ampere
+def test_inference_lengths_and_dropout_on_a_gpu() -> None:
+    for case in GPU_CASES:
+        compare(of_case(case), inferred, 2)
+    compare(of_case("LSTM 512 float16"), with_lengths, 4)
+    compare(of_case("GRU 3 x 96, both directions"), with_lengths, 4)
+    compare(make("gru", 96, "cuda", torch.float16, num_layers=2, dropout=0.5), with_dropout, 8)
+
+
+@needs_ampere
+def test_weights_that_move_on_a_gpu() -> None:
+    compare(of_case("LSTM 512 float16"), moved, 4)
+
+
+@needs_ampere
+@on_each_gpu_case
+def test_other_streams_on_a_gpu(case: str) -> None:
+    def on_streams(module: Any) -> list[Tensor]:
+        seen = list[Tensor]()
+        for stream in (None, torch.cuda.Stream(), torch.cuda.Stream()):
+            torch.cuda.synchronize()
+            with nullcontext() if stream is None else torch.cuda.stream(stream):
+                seen += trained(module, steps=50)
+            torch.cuda.synchronize()
+        return seen
+
+    compare(of_case(case), on_streams, 8)
+
+
+@needs_ampere
+@on_each_gpu_case
+def test_a_captured_step_on_a_gpu(case: str) -> None:
+    def captured(module: Any) -> list[Tensor]:
+        trained(module)
+        (x, _), (other, _) = inputs(module, 2)
+        leaves, stream = [x, *module.parameters()], torch.cuda.Stream()
+
+        def step() -> list[Tensor]:
+            results = tensors(module(x))
+            return [*results, *torch.autograd.grad(results[0].sum(), leaves)]
+
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                step()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outputs = step()
+        x.data.copy_(other)
+        for _ in range(2):
+            graph.replay()
+        torch.cuda.synchronize()
+        return [one.detach().clone() for one in outputs]
+
+    compare(of_case(case), captured, 8)
+
+
+@needs_ampere
+def test_hooks_retain_graph_checkpoint_and_double_backward_on_a_gpu() -> None:
+    def in_many_ways(module: Any) -> list[Tensor]:
+        trained(module)
+        seen = list[Tensor]()
+        for x, _ in inputs(module, 3):
+            leaves = [x, *module.parameters()]
+            output, _ = module(x)
+            output.register_hook(lambda gradient: 2 * gradient)
+            for _ in range(2):
+                seen += torch.autograd.grad(output.sum(), leaves, retain_graph=True)
+            output, _ = checkpoint(module, x, use_reentrant=False)
+            seen += torch.autograd.grad(output.sum(), leaves)
+            with torch.autograd.graph.save_on_cpu():
+                output, _ = module(x)
+            seen += torch.autograd.grad(output.sum(), leaves)
+            (of_x,) = torch.autograd.grad(module(x)[0].sum(), [x], create_graph=True)
+            seen += torch.autograd.grad(of_x.square().sum(), [x])
+        return seen
+
+    compare(of_case("GRU 128 float32"), in_many_ways, 8)
+
+
+@needs_ampere
+def test_threads_on_a_gpu() -> None:
+    module, failures = of_case("LSTM 512 float16"), list[BaseException]()
+    cases = list(inputs(module, 8))
+
+    def gradients(x: Tensor) -> list[Tensor]:
+        output, _ = module(x)
+        return [output.detach(), *torch.autograd.grad(output.sum(), [x, *module.parameters()])]
+
+    expected = [gradients(x) for x, _ in cases]
+
+    def steps(number: int) -> None:
+        try:
+            for _ in range(50):
+                found = gradients(cases[number][0])
+                assert all(torch.equal(one, other) for one, other in zip(found, expected[number], strict=True))
+        except BaseException as error:
+            failures.append(error)
+
+    with compiled_host():
+        module._chooser.forget()
+        threads = [threading.Thread(target=steps, args=(number,)) for number in range(len(cases))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+
+
+@needs_ampere
+def test_distributed_data_parallel_on_a_gpu(tmp_path: Any) -> None:
+    def distributed(module: Any) -> list[Tensor]:
+        wrapped = DistributedDataParallel(module, device_ids=[torch.cuda.current_device()])
+        seen = list[Tensor]()
+        for x, _ in inputs(module):
+            module.zero_grad()
+            wrapped(x)[0].sum().backward()
+            seen += [parameter.grad.clone() for parameter in module.parameters()]
+        return seen
+
+    torch.distributed.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        compare(of_case("GRU 3 x 96, both directions"), distributed, 4)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@needs_ampere
+def test_nothing_is_left_of_many_steps_on_a_gpu() -> None:
+    with compiled_host():
+        module = of_case("GRU 3 x 96, both directions")
+        ((x, _),) = inputs(module, 1)
+
+        def steps(count: int) -> int:
+            for _ in range(count):
+                module.zero_grad()
+                module(x)[0].sum().backward()
+            torch.cuda.synchronize()
+            return torch.cuda.memory_allocated()
+
+        steps(20)
+        assert steps(2000) == steps(2000)
+        assert replays(module) > 4000
