@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pytest_ecornn.implementations._common.compile_threads import compile_threads
 from pytest_ecornn.implementations._cuda import driver
-from pytest_ecornn.implementations._cuda.host.library import host_library
+from pytest_ecornn.implementations._cuda.host.library import HostLibrary, host_library
 from pytest_ecornn.implementations._cuda.host.recorder import Recorder, Tape
 from pytest_ecornn.implementations._cuda.launch import bind
 
@@ -55,6 +55,11 @@ class HostPath:
     @property
     def is_enabled(self) -> bool:
         return os.environ.get("ECORNN_HOST") == "compiled"
+
+    @property
+    def sources(self) -> list[HostLibrary]:
+        """What is compiled for it: the library, unless that is off or there is no compiler."""
+        return [library] if self.is_enabled and not isinstance(library := host_library(), str) else []
 
     def planned_call(self, work: PlannedWork) -> Callable[..., tuple[Tensor, ...]] | None:
         """A function of the call's tensors, None for none, that returns its results; None while there is no library."""

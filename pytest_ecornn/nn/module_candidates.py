@@ -19,6 +19,7 @@ from pytest_ecornn.autotune.timing import probe_lengths
 from pytest_ecornn.contract import Case, cells
 from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
 from pytest_ecornn.implementations._common.compile_threads import KernelSource, compile_threads
+from pytest_ecornn.implementations._common.host_path import host_path
 from pytest_ecornn.implementations.auto import estimates
 from pytest_ecornn.implementations.cudnn.known_issues import defect
 from pytest_ecornn.implementations.persistent_gpu.plan import plan_of_case
@@ -92,6 +93,7 @@ class KernelCompilation:
             from pytest_ecornn.implementations.persistent_gpu.describe import kernel_codes
 
             sources = [code for case in self._cases for code in kernel_codes(plan_of_case(case, self._device))]
+            sources += host_path().sources
         compile_threads().add(sources)
         return sources
 
@@ -311,12 +313,14 @@ def module_problem(
     )  # fmt: skip
     on_cpu = kernel_limits.kernels_on(kind.device) == FUSED
     is_linear = on_cpu or estimates.is_linear(case if kind.autocast is None else replace(case, dtype=_name(kind.autocast)))
+    variants = ["eights"] * (not is_linear and not kind.batch % _EIGHT)
+    variants += ["compiled_host"] * (not on_cpu and host_path().is_enabled)  # which makes the kernels' calls faster
     problem = Problem(
         case=case, caller="module", x_grad=kind.x_grad, weight_grad=kind.weight_grad,
         dropout=options.dropout > 0, evaluation=not options.training, deterministic=kind.deterministic,
         autocast="" if kind.autocast is None else f"{_name(kind.autocast)}_of_{_name(kind.weight_dtype)}",
         threads=torch.get_num_threads() if on_cpu else 0,
-        is_linear=is_linear, variant="" if is_linear or kind.batch % _EIGHT else "eights",
+        is_linear=is_linear, variant="_".join(variants),
     )  # fmt: skip
     make = partial(_make_on_meta, options, kind.weight_dtype)
     return ModuleProblem(problem, make, refusal, kind.device, kind.autocast, batch_sizes)

@@ -11,13 +11,16 @@ import pytest
 import torch
 from torch import nn
 
+import pytest_ecornn.nn
 from pytest_ecornn.autotune import Problem
 from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations._common import host_path as host_path_module
 from pytest_ecornn.implementations._common.compile_threads import CompileThreads
 from pytest_ecornn.implementations._cuda.compile import KernelCode
+from pytest_ecornn.implementations._cuda.host.library import HostLibrary
 from pytest_ecornn.implementations.auto import estimates
 from pytest_ecornn.nn import module_candidates
-from pytest_ecornn.nn.module_candidates import KernelCompilation, ModuleProblem
+from pytest_ecornn.nn.module_candidates import KernelCompilation, ModuleProblem, kind_of, module_problem, options_of
 
 CASE = Case.parse("gru-T35-B8-H64-float32-cuda")
 
@@ -76,6 +79,23 @@ def test_nothing_is_timed_while_any_kernel_is_compiled(monkeypatch: pytest.Monke
     threads._unfinished.add(KernelCode(Path("other.cu"), (), (9, 0)))
     assert compilation.is_running()
     assert not compilation.is_running(others=False)
+
+
+def test_with_the_compiled_host_path_decisions_are_its_own_and_wait_for_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, library = CompileThreads(1), HostLibrary("g++")
+    monkeypatch.setattr(threads, "add", lambda codes: threads._unfinished.update(codes))
+    monkeypatch.setattr(module_candidates, "compile_threads", lambda: threads)
+    monkeypatch.setattr(host_path_module, "host_library", lambda: library)
+    module = pytest_ecornn.nn.LSTM(4, 8)
+    kind = kind_of(module, x := torch.zeros(5, 8, 4), x, None)._replace(device=torch.device("cuda", 0))
+    keys, running = list[str](), list[bool]()
+    for setting in ("python", "compiled"):
+        monkeypatch.setenv("ECORNN_HOST", setting)
+        keys.append(module_problem(options_of(module), kind, lambda: None, None).problem.key)
+        running.append(KernelCompilation([], torch.device("cuda")).is_running(others=False))
+    assert "compiled_host" in keys[1].split()[-1]
+    assert "compiled_host" not in keys[0]
+    assert running == [False, True]
 
 
 def test_sequences_with_lengths_are_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -288,7 +288,7 @@ SideStream& side_stream(const c10::impl::VirtualGuardImpl& device, c10::Stream c
     return place->second;
 }
 
-// A device, and what its driver offers. is_capturing and set_context are null, and streams too, on a CPU.
+// A device, and what its driver offers. is_capturing and set_context are null on a CPU, whose only stream is 0.
 struct Driver {
     c10::Device device;
     c10::impl::VirtualGuardImpl guard;
@@ -296,7 +296,9 @@ struct Driver {
     SetContext set_context;
     void* context;
 
-    void* handle(c10::Stream stream) const { return device.is_cpu() ? nullptr : guard.getStreamNativeHandle(stream); }
+    void* handle(c10::Stream stream) const {
+        return device.is_cpu() ? reinterpret_cast<void*>(stream.id()) : guard.getStreamNativeHandle(stream);
+    }
 
     bool captures() const {
         int status = 0;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import resource
 import struct
@@ -9,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,8 +37,12 @@ static int run(unsigned elements, void** params) {
     for (unsigned i = 0; i < elements; i++) z[i] = scale * x[i] + (y ? y[i] : 0);
     return 0;
 }
-extern "C" int cuLaunchKernel(void*, unsigned grid, unsigned, unsigned, unsigned block, unsigned, unsigned, unsigned, void*,
-                              void** params, void**) { return run(grid * block, params); }
+extern "C" long last_stream = 0;
+extern "C" int cuLaunchKernel(void*, unsigned grid, unsigned, unsigned, unsigned block, unsigned, unsigned, unsigned,
+                              void* stream, void** params, void**) {
+    last_stream = 10 * last_stream + (long)stream + 1;
+    return run(grid * block, params);
+}
 extern "C" int cuLaunchCooperativeKernel(void*, unsigned grid, unsigned, unsigned, unsigned block, unsigned, unsigned, unsigned,
                                          void*, void** params) { return run(grid * block, params); }
 """)
@@ -467,6 +473,71 @@ def test_values_are_dropped_after_their_last_use_and_on_a_side_stream_after_the_
     assert not isinstance(tape, str)
     kinds = [Kind(instruction[0]).name for instruction in tape[0]]
     assert kinds == ["EMPTY", "FORK", "LAUNCH", "BACK", "JOIN", "FREE", "OPERATOR", "VIEW", "FREE", "OPERATOR", "FREE"]
+
+
+# Streams in a CPU's place: 0, and one beside it, 7. What is done is told, a letter each: e to switch, r to record, w to wait.
+_STREAMS = """
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <string>
+using namespace c10;
+static std::string told;
+static thread_local StreamId current = 0;
+static Device cpu(kCPU);
+static Stream stream(StreamId id) { return Stream(Stream::UNSAFE, cpu, id); }
+struct Told final : impl::DeviceGuardImplInterface {
+    DeviceType type() const override { return kCPU; }
+    Device exchangeDevice(Device) const override { return cpu; }
+    Device getDevice() const override { return cpu; }
+    void setDevice(Device) const override {}
+    void uncheckedSetDevice(Device) const noexcept override {}
+    Stream getStream(Device) const override { return stream(current); }
+    Stream getStreamFromGlobalPool(Device, bool) const override { return stream(7); }
+    Stream exchangeStream(Stream next) const override {
+        told += "e" + std::to_string(next.id());
+        return stream(std::exchange(current, next.id()));
+    }
+    void record(void** event, const Stream& awaited, DeviceIndex, EventFlag) const override {
+        *event = (void*)(awaited.id() + 1), told += "r" + std::to_string(awaited.id());
+    }
+    void block(void* event, const Stream& waiting) const override {
+        told += "w" + std::to_string((long)event - 1) + std::to_string(waiting.id());
+    }
+    DeviceIndex deviceCount() const noexcept override { return 1; }
+};
+static const impl::DeviceGuardImplInterface* before;
+extern "C" void begin() { before = impl::device_guard_impl_registry[0].exchange(new Told); }
+extern "C" const char* end() { return impl::device_guard_impl_registry[0] = before, told.c_str(); }
+"""
+
+
+def test_side_streams_wait_and_are_waited_for() -> None:
+    def work(tensors: Sequence[Tensor]) -> list[Tensor]:
+        results = [torch.empty(ROWS, INPUTS) for _ in range(3)]
+        first, second = (lambda to=to: scaled(tensors[0], to, None, results[to]) for to in (1, 2))
+        if (recorder := current_recorder()) is not None:
+            first, second = recorder.side_by_side(first, second)
+        second()
+        first()
+        scaled(results[1], 1, results[2], results[0])
+        return results[:1]
+
+    folder = Path(torch.__file__).parent
+    options = (f"-I{folder / 'include'}", "-std=c++20", "-Wl,--no-as-needed", str(folder / "lib/libc10.so"))
+    streams = Library(_STREAMS, options=options).loaded
+    streams.end.restype = ctypes.c_char_p
+    launches, x = ctypes.c_long.in_dll(_DRIVER.loaded, "last_stream"), torch.randn(ROWS, INPUTS)
+    streams.begin()
+    try:
+        call = planned(forward=work, num_results=1, saved=())
+        call(x)
+        launches.value = 0
+        (found,) = call(x)
+    finally:
+        told = streams.end()
+    assert torch.equal(found, 1 * x + 2 * x)
+    assert counts(call) == (1, [(1, "")])
+    assert told == b"r0w07e7e0r7w70"
+    assert launches.value == 811  # on stream 7, then on 0, each by one more
 
 
 def test_params_have_the_addresses_of_each_replay_and_all_other_bytes() -> None:
