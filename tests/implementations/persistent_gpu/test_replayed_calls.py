@@ -6,6 +6,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -168,6 +169,55 @@ def test_dropout_between_layers_on_clusters() -> None:
     compare(make("gru", 9, "cpu", torch.float16, num_layers=2, dropout=0.5), with_dropout, 8)
 
 
+def in_many_ways(module: Any) -> list[Tensor]:
+    trained(module)
+    seen = list[Tensor]()
+    for x, _ in inputs(module, 3):
+        leaves = [x, *module.parameters()]
+        output, _ = module(x)
+        output.register_hook(lambda gradient: 2 * gradient)
+        for _ in range(2):
+            seen += torch.autograd.grad(output.sum(), leaves, retain_graph=True)
+        output, _ = checkpoint(module, x, use_reentrant=False)
+        seen += torch.autograd.grad(output.sum(), leaves)
+        with torch.autograd.graph.save_on_cpu():
+            output, _ = module(x)
+        seen += torch.autograd.grad(output.sum(), leaves)
+        (of_x,) = torch.autograd.grad(module(x)[0].sum(), [x], create_graph=True)
+        seen += torch.autograd.grad(of_x.square().sum(), [x])
+    return seen
+
+
+@on_clusters
+def test_hooks_retain_graph_checkpoint_and_double_backward_on_clusters() -> None:
+    compare(make("gru", 9, "cpu", torch.float32), in_many_ways, 8)
+
+
+def distributed(module: Any) -> list[Tensor]:
+    wrapped, seen = DistributedDataParallel(module), list[Tensor]()
+    for x, _ in inputs(module):
+        module.zero_grad()
+        wrapped(x)[0].sum().backward()
+        seen += [parameter.grad.clone() for parameter in module.parameters()]
+    return seen
+
+
+@contextmanager
+def process_group(backend: str, folder: Path) -> Iterator[None]:
+    """Of this process alone."""
+    torch.distributed.init_process_group(backend, init_method=f"file://{folder}/store", rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@on_clusters
+def test_distributed_data_parallel_on_clusters(tmp_path: Path) -> None:
+    with process_group("gloo", tmp_path):
+        compare(make("gru", 9, "cpu", torch.float32, bidirectional=True), distributed, 4)
+
+
 @on_clusters
 def test_the_notes_say_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     module = make("lstm", 9, "cpu", torch.float16)
@@ -281,24 +331,6 @@ def test_a_captured_step_on_a_gpu(case: str) -> None:
 
 @needs_ampere
 def test_hooks_retain_graph_checkpoint_and_double_backward_on_a_gpu() -> None:
-    def in_many_ways(module: Any) -> list[Tensor]:
-        trained(module)
-        seen = list[Tensor]()
-        for x, _ in inputs(module, 3):
-            leaves = [x, *module.parameters()]
-            output, _ = module(x)
-            output.register_hook(lambda gradient: 2 * gradient)
-            for _ in range(2):
-                seen += torch.autograd.grad(output.sum(), leaves, retain_graph=True)
-            output, _ = checkpoint(module, x, use_reentrant=False)
-            seen += torch.autograd.grad(output.sum(), leaves)
-            with torch.autograd.graph.save_on_cpu():
-                output, _ = module(x)
-            seen += torch.autograd.grad(output.sum(), leaves)
-            (of_x,) = torch.autograd.grad(module(x)[0].sum(), [x], create_graph=True)
-            seen += torch.autograd.grad(of_x.square().sum(), [x])
-        return seen
-
     compare(of_case("GRU 128 float32"), in_many_ways, 8)
 
 
@@ -332,21 +364,9 @@ def test_threads_on_a_gpu() -> None:
 
 
 @needs_ampere
-def test_distributed_data_parallel_on_a_gpu(tmp_path: Any) -> None:
-    def distributed(module: Any) -> list[Tensor]:
-        wrapped = DistributedDataParallel(module, device_ids=[torch.cuda.current_device()])
-        seen = list[Tensor]()
-        for x, _ in inputs(module):
-            module.zero_grad()
-            wrapped(x)[0].sum().backward()
-            seen += [parameter.grad.clone() for parameter in module.parameters()]
-        return seen
-
-    torch.distributed.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
+def test_distributed_data_parallel_on_a_gpu(tmp_path: Path) -> None:
+    with process_group("nccl", tmp_path):
         compare(of_case("GRU 3 x 96, both directions"), distributed, 4)
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 @needs_ampere
