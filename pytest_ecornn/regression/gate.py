@@ -31,7 +31,7 @@ from typing import Any
 from pytest_ecornn.measurement.noise.bounds import describe, is_disturbed, ratio_of
 from pytest_ecornn.results import statistics
 from pytest_ecornn.results.rows import EXPECTED, BaselineRatio, Row, Timing, widened
-from pytest_ecornn.results.statistics import Ratio
+from pytest_ecornn.results.statistics import Ratio, ReplicatedRatio
 
 MAX_REMEASUREMENTS = 3
 WRONG_ROWS, WRONG_RUNS = 3e-4, 0.01  # chance of a false "slower": for a column of a row, and for a run
@@ -122,9 +122,12 @@ class RegressionReport:
     @property
     def replicates_due(self) -> dict[Key, int]:
         """Rows that are due and were measured by several processes then, but by one now; and by how many then."""
-        due = [one for one in self.findings if one.then and one.now and self.is_due(one) and not one.now.replicates]
-        counts = {("benchmark", one.implementation, one.case): len(one.then.replicates) for one in due if one.then}
-        return {key: count for key, count in counts.items() if count}
+        due = [one for one in self.findings if self.is_due(one) and not isinstance(one.now, ReplicatedRatio)]
+        return {
+            ("benchmark", one.implementation, one.case): len(one.then.replicates)
+            for one in due
+            if isinstance(one.then, ReplicatedRatio)
+        }
 
     @property
     def problems(self) -> list[str]:
@@ -264,7 +267,7 @@ def _judge_first(one: RegressionFinding, then: Row, now: Row, confidence: float)
     except ValueError as error:
         one.reason = str(error)
         return
-    one.measured = len(one.now.replicates) or 1
+    one.measured = len(one.now.replicates) if isinstance(one.now, ReplicatedRatio) else 1
     done = reevaluate(one, one.now, confidence)
     one.change, one.verdict = done.change, done.verdict
     if one.verdict == "unclear":

@@ -13,7 +13,7 @@ Where several processes measured a ratio, Student's interval of theirs holds wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from math import atan, comb, cos, exp, inf, log, pi, sin, sqrt
 from statistics import fmean
@@ -35,15 +35,18 @@ _MAD_TO_SIGMA = 1.4826  # a normal distribution's standard deviation, over its m
 
 @dataclass(frozen=True)
 class Ratio:
-    """The candidate's time over the baseline's, and the interval that it lies in.
-
-    replicates: the ratio in each process that measured it, where there were several.
-    """
+    """The candidate's time over the baseline's, and the interval that it lies in."""
 
     ratio: float
     low: float
     high: float
-    replicates: tuple[float, ...] = field(default=(), kw_only=True)
+
+
+@dataclass(frozen=True)
+class ReplicatedRatio(Ratio):
+    """A ratio that several processes measured. replicates: in each of them."""
+
+    replicates: tuple[float, ...]
 
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
@@ -86,7 +89,7 @@ def reaching_interval(samples: Sequence[float], confidence: float = CONFIDENCE) 
     return median, low, high
 
 
-def of_replicates(values: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
+def of_replicates(values: Sequence[float], confidence: float = CONFIDENCE) -> ReplicatedRatio:
     """Geometric mean of values above 0, one of each process, with Student's interval of their logarithms.
 
     Raises ValueError for fewer than 3, and for a value not above 0.
@@ -95,7 +98,7 @@ def of_replicates(values: Sequence[float], confidence: float = CONFIDENCE) -> Ra
         raise ValueError(f"expected at least {MIN_REPLICATES} values above 0, got {list(values)}")
     mean = fmean(map(log, values))
     half_width = _half_width(confidence, values)
-    return Ratio(exp(mean), exp(mean - half_width), exp(mean + half_width), replicates=tuple(values))
+    return ReplicatedRatio(exp(mean), exp(mean - half_width), exp(mean + half_width), tuple(values))
 
 
 def change(then: Ratio, now: Ratio, confidence: float) -> Ratio:
@@ -105,9 +108,9 @@ def change(then: Ratio, now: Ratio, confidence: float) -> Ratio:
     their samples replaces their own; a single process now is one more of those then, beside its own interval.
     """
     low, high = now.low / then.high, now.high / then.low
-    if then.replicates:
-        samples = [one.replicates for one in (then, now) if one.replicates]
-        joint = _half_width(confidence, *samples) if now.replicates else _half_width(confidence, then.replicates, single=True)
+    if isinstance(then, ReplicatedRatio):
+        samples = [one.replicates for one in (then, now) if isinstance(one, ReplicatedRatio)]
+        joint = _half_width(confidence, *samples, single=not isinstance(now, ReplicatedRatio))
         wider = exp(joint - sum(_half_width(confidence, sample) for sample in samples))
         low, high = low / wider, high * wider
     return Ratio(now.ratio / then.ratio, low, high)

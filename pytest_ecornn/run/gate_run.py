@@ -22,7 +22,7 @@ from pytest_ecornn.measurement.replay import GraphArm
 from pytest_ecornn.regression import gate
 from pytest_ecornn.regression.gate import RegressionFinding, RegressionReport
 from pytest_ecornn.results.rows import Row
-from pytest_ecornn.results.statistics import Ratio
+from pytest_ecornn.results.statistics import Ratio, ReplicatedRatio
 from pytest_ecornn.run.error_origin import describe_error
 from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
 from pytest_ecornn.run.session import RunSession
@@ -78,7 +78,7 @@ class RegressionGate:
         What several processes measured now is left as it is.
         """
         for index, one in enumerate(outcome.findings):
-            if outcome.is_due(one) and not (one.now and one.now.replicates):
+            if outcome.is_due(one) and not isinstance(one.now, ReplicatedRatio):
                 state = "looks slower" if one.looks_slower else "unclear"
                 say(f"{state}, measured again: {one.implementation} {one.case}")
                 outcome.findings[index] = self._judged_again(one, outcome)

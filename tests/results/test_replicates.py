@@ -9,6 +9,7 @@ import pytest
 from pytest_ecornn.measurement.noise.bounds import ratio_of
 from pytest_ecornn.results.replicates import with_replicates
 from pytest_ecornn.results.rows import Disturbance, Doubt, Row
+from pytest_ecornn.results.statistics import of_replicates
 from tests.helpers.reporting_samples import CASES, row, timing
 
 
@@ -30,7 +31,7 @@ def test_the_interval_is_that_of_the_processes() -> None:
     assert against.low == pytest.approx(1.1 * 1.1 ** (-9.925 / 3**0.5), rel=1e-3)  # Student's t, 99 %, two degrees
     assert len(found.timing.samples_us) == len(against.samples_us) == 3 * len(measured(1.0).timing.samples_us)  # type: ignore[union-attr]
     assert found.notes.endswith("timed in 3 processes")
-    assert ratio_of(found.timing, against, 0.99).replicates == tuple(against.replicates)
+    assert ratio_of(found.timing, against, 0.99) == of_replicates(against.replicates, 0.99)
     assert Row.from_dict(found.as_dict()) == found
 
 

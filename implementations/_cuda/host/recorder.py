@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from pytest_ecornn.reference.precision import current
 
-_LOWEST_ADDRESS = 2**32  # a smaller value is a size, a stride or none
+_LOWEST_ADDRESS = 2**32  # on a GPU: a smaller value is a size or a stride
 _PRODUCTS = ("aten::mm", "aten::bmm", "aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_")
 _ALLOCATIONS = ("aten::empty", "aten::new_empty")
 _CONSTANTS = {torch.strided: 0, torch.contiguous_format: 0, torch.preserve_format: 1}  # as c10 numbers them
@@ -68,7 +68,7 @@ class Recorder(TorchDispatchMode):
         """
         pointers = []
         for number, (kind, value) in enumerate(zip(types, values, strict=True)):
-            if value >= _LOWEST_ADDRESS and value not in self._constants:
+            if self._is_address(kind, value) and value not in self._constants:
                 pointers.append((struct.calcsize(f"@{types[:number]}0{kind}"), *self._place(value)))
         used = {value for _, value, _ in pointers}
         self._add(used, Kind.LAUNCH, driver, is_cooperative, function, *sizes, params, pointers)
@@ -188,6 +188,15 @@ class Recorder(TorchDispatchMode):
             if start := storage.data_ptr():
                 self._memory.append((start, start + storage.nbytes(), number))
         return number
+
+    def _is_address(self, kind: str, value: int) -> bool:
+        """Whether a field of a Params is one: a pointer, and an integer of 64 bits that is high or in a tensor's memory.
+
+        A CPU's memory may begin below the lowest address of a GPU's.
+        """
+        if struct.calcsize(kind) < 8 or not value:
+            return False
+        return kind == "P" or value >= _LOWEST_ADDRESS or any(start <= value < end for start, end, _ in self._memory)
 
     def _place(self, address: int) -> tuple[int, int]:
         """The value whose memory has an address, and the address's offset in bytes from its first element."""
