@@ -53,7 +53,7 @@ def inputs(module: Any, count: int = 5, steps: int = T, has_state: bool = False)
 
 def trained(module: Any, **options: Any) -> list[Tensor]:
     """Results and gradients of some steps, between which an optimizer changes the weights."""
-    optimizer, seen = torch.optim.SGD(module.parameters(), 0.1), list[Tensor]()
+    optimizer, seen = torch.optim.SGD(module.parameters(), 1e-3), list[Tensor]()
     for x, hx in inputs(module, **options):
         optimizer.zero_grad()
         results = tensors(module(x, hx))
