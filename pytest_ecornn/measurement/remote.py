@@ -9,12 +9,12 @@ import json
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_ecornn.measurement.clocks import Timer
 from pytest_ecornn.system import child_processes, faults
+from pytest_ecornn.system.error_line import error_line
 
 _END_SECONDS = 2.0  # for its exit status, once it has closed the connection
 
@@ -40,19 +40,26 @@ class RemoteProcess:
         self._built = layer
         if layer in self._errors:
             return self._errors[layer]
-        if self._process is None:
-            self._start()
         try:
+            if self._process is None:
+                self._start()
             return str(self.ask("build", *layer))
+        except OSError as error:  # no sockets as standard streams: Windows
+            return f"its process cannot be started: {error_line(error)}"
         except RemoteError as error:
             return str(error)
 
     def ask(self, *request: Any) -> Any:
         """Raises RemoteError."""
         line = ""
-        with suppress(OSError):  # it has ended, or takes too long
+        try:
             self._socket.sendall(f"{json.dumps(request)}\n".encode())
             line = self._answers.readline()
+        except OSError:  # it has ended, or takes too long
+            pass
+        except BaseException:  # its answer would be taken for the next one's
+            self.close()
+            raise
         error, answer = json.loads(line) if line.endswith("\n") else (self._end(), None)
         if error:
             self._errors[self._built] = error

@@ -12,12 +12,12 @@ from pytest_ecornn.results.rows import CAUSES, SENSORS, SLOWED_ROUNDS, BaselineR
 from pytest_ecornn.results.statistics import EQUIVALENCE_MARGINS, MIN_REPLICATES, of_replicates
 
 
-def with_replicates(row: Row, others: Iterable[Row], confidence: float) -> Row:
+def with_replicates(row: Row, others: Iterable[Row], confidence: float, is_afresh: bool = False) -> Row:
     """The row with what other processes measured of it; as it is where no 3 measured the same. confidence: of a ratio.
 
-    A row that failed in one process has failed.
+    is_afresh: what they measured, without its own figures. A row that failed in one process has failed.
     """
-    rows = [row, *others]
+    rows = [*others] if is_afresh else [row, *others]
     if failed := next((other for other in rows if other.status == "failed"), None):
         return replace(row, status="failed", reason=f"in a fresh process: {failed.reason}", timing=None, replay=None)
     columns = dict[str, Any]()
@@ -66,7 +66,8 @@ def _mean_doubts(ratios: Sequence[BaselineRatio]) -> Iterable[Doubt]:
     for cause in CAUSES:
         doubts = [next((doubt for doubt in one.doubts if doubt.cause == cause), None) for one in ratios]
         if any(doubts):
-            known = [doubt or Doubt(cause, 1.0, 1.0, 1.0) for doubt in doubts]
+            # That of the own row is found at the end of the run alone.
+            known = [doubt or Doubt(cause, 1.0, 1.0, 1.0) for doubt in doubts if doubt or cause != "own row"]
             ends = zip(*((doubt.ratio, doubt.low, doubt.high) for doubt in known), strict=True)
             yield Doubt(cause, *map(geometric_mean, ends))
 

@@ -104,13 +104,12 @@ def of_replicates(values: Sequence[float], confidence: float = CONFIDENCE) -> Re
 def change(then: Ratio, now: Ratio, confidence: float) -> Ratio:
     """The ratio now over the ratio then, both with intervals of the confidence.
 
-    Its interval goes from end to opposite end. Where several processes measured then, Student's interval of the difference of
-    their samples replaces their own; a single process now is one more of those then, beside its own interval.
+    Its interval goes from end to opposite end. Where several processes measured, Student's interval of the difference of their
+    samples replaces their own; a single process, then or now, is one more of the others, beside its own interval.
     """
     low, high = now.low / then.high, now.high / then.low
-    if isinstance(then, ReplicatedRatio):
-        samples = [one.replicates for one in (then, now) if isinstance(one, ReplicatedRatio)]
-        joint = _half_width(confidence, *samples, single=not isinstance(now, ReplicatedRatio))
+    if samples := [one.replicates for one in (then, now) if isinstance(one, ReplicatedRatio)]:
+        joint = _half_width(confidence, *samples, single=len(samples) == 1)
         wider = exp(joint - sum(_half_width(confidence, sample) for sample in samples))
         low, high = low / wider, high * wider
     return Ratio(now.ratio / then.ratio, low, high)

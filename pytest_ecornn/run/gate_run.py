@@ -78,7 +78,8 @@ class RegressionGate:
         What several processes measured now is left as it is.
         """
         for index, one in enumerate(outcome.findings):
-            if outcome.is_due(one) and not isinstance(one.now, ReplicatedRatio):
+            is_here = one.anchor in self._session.implementations  # another process times a revision's own
+            if outcome.is_due(one) and is_here and not isinstance(one.now, ReplicatedRatio):
                 state = "looks slower" if one.looks_slower else "unclear"
                 say(f"{state}, measured again: {one.implementation} {one.case}")
                 outcome.findings[index] = self._judged_again(one, outcome)

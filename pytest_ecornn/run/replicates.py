@@ -8,16 +8,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from pathlib import Path
 
 import pytest
 
+from pytest_ecornn.measurement.noise.bounds import ratio_of
 from pytest_ecornn.results import journal
 from pytest_ecornn.results.formatting import count, one_line
 from pytest_ecornn.results.replicates import with_replicates
-from pytest_ecornn.results.rows import Row
+from pytest_ecornn.results.rows import Row, widened
+from pytest_ecornn.results.statistics import EQUIVALENCE_MARGINS, verdict
 from pytest_ecornn.run.options import Options
 
 LABELS = "ECORNN_REPLICATED_ROWS"  # names a file with the labels of the rows that a replicate times, a line each
@@ -35,23 +38,27 @@ class Replicates:
         self._config, self._options, self._folder, self._say = config, options, folder, say
         self.warnings: list[str] = []
 
-    def measure(self, rows: Sequence[Row], processes: int, confidence: float, seconds: Callable[[], float]) -> list[Row]:
+    def measure(
+        self, rows: Sequence[Row], processes: int, confidence: float, seconds: Callable[[], float], is_afresh: bool = False
+    ) -> list[Row]:
         """The rows with what so many further processes measured. A row that fails in one of them has failed.
 
-        confidence: of a ratio's interval. seconds: that are left, after which no row begins.
+        confidence: of a ratio's interval. seconds: that are left, after which no row begins. is_afresh: without the rows' own
+        figures, for which they were chosen.
         """
         others: dict[tuple[str, str, str], list[Row]] = {row.key: [] for row in rows}
-        labels = self._folder / "labels"
         self._folder.mkdir(exist_ok=True)
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        labels = folder / "labels"
         labels.write_text("".join(f"{row.implementation}-{row.case}\n" for row in rows), encoding="utf-8")
         for number in range(1, processes + 1):
             if (left := seconds()) <= 0:
                 self.warnings.append(f"the time is over after {number - 1} of {processes} further processes")
                 break
             self._say(f"{count(len(rows), 'row')} once more, in further process {number} of {processes}")
-            for row in self._run(self._folder / f"{number}", labels, left):
+            for row in self._run(folder / f"{number}", labels, left):
                 others[row.key].append(row)
-        return [with_replicates(row, others[row.key], confidence) for row in rows]
+        return [_judged(with_replicates(row, others[row.key], confidence, is_afresh), confidence) for row in rows]
 
     def _run(self, folder: Path, labels: Path, seconds: float) -> Iterator[Row]:
         """Yields what a new process measured. A process that ends early is said to have."""
@@ -83,7 +90,9 @@ class Replicates:
         command += [f"-c{config.inipath}"] if config.inipath else []
         command += [f"-p{name}" for name in (*setting.plugins, "no:cacheprovider")]
         command += [f"-o{value}" for value in (*(setting.override_ini or ()), "addopts=")]
-        command += [f"-n{setting.numprocesses}"] if getattr(setting, "numprocesses", None) else []
+        workers = getattr(setting, "numprocesses", None) or 0
+        if workers or (config.pluginmanager.hasplugin("xdist") and not self._options.isolate):  # which takes no -n0
+            command.append(f"-n{workers}")
         for name, declared in Options.declared().items():
             value = declared.raw(config)
             if name not in _LEFT_OUT and value != declared.default:
@@ -91,3 +100,14 @@ class Replicates:
                 command += [declared.flag if value is True else f"{declared.flag}={text}" for text in values]
         command.append(f"--ecornn-seed={self._options.seed}")
         return command + (config.args if config.args_source == pytest.Config.ArgsSource.ARGS else [])
+
+
+def _judged(row: Row, confidence: float) -> Row:
+    """The row, whose intervals hold what disturbed all processes alike."""
+    for name, margin in EQUIVALENCE_MARGINS.items():
+        timing = getattr(row, name)
+        for against in timing.against if timing else ():
+            if against.replicates:
+                ratio = widened(ratio_of(timing, against, confidence), against.doubts)
+                against.low, against.high, against.verdict = ratio.low, ratio.high, verdict(ratio, margin)
+    return row

@@ -41,7 +41,10 @@ class Requests:
 
     def build(self, name: str, implementation: str, case_name: str) -> str:
         """Builds and verifies a layer as a row does its baselines. Returns why there is none; empty where there is."""
+        for _, clock in self._arms.values():
+            clock.close()
         self._arms.clear()
+        vars(self).pop("_called", None)  # with its memory
         self._settings.close()
         case, known = Case.parse(case_name), discover([])[implementation]
         self._settings.enter_context(IntrospectionGuard(known.path))  # under which calls take longer, as a row's do
@@ -75,7 +78,8 @@ class Requests:
 
     def capture(self) -> list[str]:
         """Captures the calls as graphs anew. Returns why that cannot be; nothing where it can."""
-        self._arms.pop("replayed", None)
+        if former := self._arms.pop("replayed", None):
+            former[1].close()
         graphs, missing = capture.graph_arms([self._called])
         if graphs:
             self._arms["replayed"] = graphs[0], WatchedClock(clocks.CudaGraphTimer(self._called.candidate.device))

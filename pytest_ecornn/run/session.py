@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pytest_ecornn.cases import state_dict
 from pytest_ecornn.cases.case_sets import SUFFIX, Origin, case_set
@@ -387,6 +389,15 @@ class RunSession:
     @property
     def shared_folder(self) -> str:
         return str(self._shared)
+
+    def free_layers(self) -> None:
+        """Frees what baselines hold, and ends the revision's process: other processes are to have the memory."""
+        RunSession.verified.cache_clear()
+        if self._remote is not None:
+            self._remote.close()
+        gc.collect()
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
 
     def close(self) -> None:
         """Removes what the processes of the run shared."""

@@ -10,7 +10,7 @@ from pytest_ecornn.measurement.noise.bounds import ratio_of
 from pytest_ecornn.results.replicates import with_replicates
 from pytest_ecornn.results.rows import Disturbance, Doubt, Row
 from pytest_ecornn.results.statistics import of_replicates
-from tests.helpers.reporting_samples import CASES, row, timing
+from tests.helpers.reporting_samples import BUSY, CASES, row, timing
 
 
 def measured(time_us: float, base_us: float = 100.0) -> Row:
@@ -71,3 +71,24 @@ def test_what_disturbed_the_processes_is_a_mean_over_their_seconds() -> None:
     found = joined(*rows)
     assert found.timing is not None
     assert found.timing.disturbance == Disturbance(7.0, 2, pytest.approx(1 / 7), 0.0, 0.0, 0.0, 0.0, 30, 9)
+
+
+def test_what_was_chosen_for_its_own_figures_is_measured_afresh() -> None:
+    found = with_replicates(measured(150.0), [measured(100.0) for _ in range(3)], 0.99, is_afresh=True)
+    assert found.timing is not None
+    assert found.timing.against[0].replicates == [1.0, 1.0, 1.0]
+
+
+def test_processes_that_are_disturbed_alike_decide_nothing() -> None:
+    """All others' work was in the candidate's blocks, which agree on a ratio of 2."""
+    lost = replace(BUSY, others=1.0, unseen=0.0)
+    rows = [measured(200.0 + step) for step in range(3)]
+    for row_ in rows:
+        assert row_.timing is not None
+        row_.timing.disturbance = lost
+        row_.timing.lost, row_.timing.delayed = ([value] * len(row_.timing.samples_us) for value in (0.6, 0.0))
+        row_.timing.against[0].lost = row_.timing.against[0].delayed = [0.0] * len(row_.timing.samples_us)
+    found = joined(*rows)
+    assert found.timing is not None
+    ratio = ratio_of(found.timing, found.timing.against[0], 0.99)
+    assert ratio.low < 1.0 < 2.0 < ratio.high

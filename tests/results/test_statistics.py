@@ -172,14 +172,13 @@ def test_an_interval_by_processes_holds_what_differs_between_them() -> None:
     assert 0.985 <= np.mean(inside) <= 0.995
 
 
-@pytest.mark.parametrize("processes", [(5, 5), (3, 12), (5, 1)])
+@pytest.mark.parametrize("processes", [(5, 5), (3, 12), (5, 1), (1, 5)])
 def test_a_change_by_processes_is_missed_as_often_as_promised(processes: tuple[int, int]) -> None:
     random, misses = np.random.default_rng(2), 0
     for _ in range(2000):
         then, now = (np.exp(random.normal(0, 0.02, count)).tolist() for count in processes)
-        found = change(
-            of_replicates(then, 0.95), of_replicates(now, 0.95) if len(now) > 1 else Ratio(now[0], now[0], now[0]), 0.95
-        )
+        ratios = [of_replicates(one, 0.95) if len(one) > 1 else Ratio(one[0], one[0], one[0]) for one in (then, now)]
+        found = change(*ratios, 0.95)
         misses += not found.low <= 1 <= found.high
     assert 60 <= misses <= 140
 

@@ -9,7 +9,7 @@ do, pairs or not: the bounds of any block hold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, inf, sqrt
 from statistics import median
 
@@ -156,12 +156,17 @@ def ratio_of(timing: Timing, against: BaselineRatio, confidence: float) -> Ratio
 
     Raises ValueError as `TimedBlockBounds.ratio_to` and `of_replicates` do.
     """
-    if against.replicates:
-        return statistics.of_replicates(against.replicates, confidence)
     own, baseline = (
         TimedBlockBounds.of(blocks.samples_us, blocks.lost, blocks.delayed, timing.disturbance) for blocks in (timing, against)
     )
-    return own.ratio_to(baseline, confidence)
+    if not against.replicates:
+        return own.ratio_to(baseline, confidence)
+    ratio = statistics.of_replicates(against.replicates, confidence)
+    if own.is_certain and baseline.is_certain:
+        return ratio
+    blocks = own.ratio_to(baseline, confidence)  # processes that are disturbed alike agree on what is wrong
+    low, high = min(1.0, blocks.low / ratio.ratio), max(1.0, blocks.high / ratio.ratio)
+    return replace(ratio, low=ratio.low * low, high=ratio.high * high)
 
 
 def _at_most(lost: float, outside: float) -> float:

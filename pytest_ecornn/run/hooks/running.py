@@ -239,6 +239,7 @@ class RunPlugin:
         timed = [row.key for row in self._rows if row.kind == "benchmark" and row.status == "passed"]
         if timed and not is_cut_short and (count := self.session.options.replicates - 1):
             self._replicate(timed, count, session)
+            is_cut_short = session.exitstatus == pytest.ExitCode.INTERRUPTED
         baselines.compare_with_own_rows(self._rows)
         try:
             if self._gate:
@@ -270,15 +271,22 @@ class RunPlugin:
         unreached = {row.case for row in unfinished if row.kind == "benchmark"} - reached
         return [row for row in rows if row.kind != "benchmark" or row.case not in unreached]
 
-    def _replicate(self, keys: Collection[gate.Key], count: int, session: pytest.Session) -> None:
-        """Has these rows measured by so many further processes. An interrupt leaves them as they are."""
+    def _replicate(self, keys: Collection[gate.Key], count: int, session: pytest.Session, is_afresh: bool = False) -> None:
+        """Has these rows measured by so many further processes, which get the memory that this one needs no more.
+
+        is_afresh: by these alone. An interrupt leaves the rows as they are.
+        """
+        if self._at_sigterm is not None:  # a handler told pytest-xdist's queue, which nobody reads now
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+        self.session.free_layers()
         due = [row for row in self._rows if row.key in keys]
         replicates = Replicates(self._config, self.session.options, Path(self.session.shared_folder) / "replicates", self._say)
         try:
-            measured = {row.key: row for row in replicates.measure(due, count, self.session.confidence, self._seconds_left)}
+            rows = replicates.measure(due, count, self.session.confidence, self._seconds_left, is_afresh)
         except KeyboardInterrupt:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
             return
+        measured = {row.key: row for row in rows}
         self._rows = [measured.get(row.key, row) for row in self._rows]
         self._written += [f"WARNING: {line}" for line in replicates.warnings]
         if failed := [f"FAILED: {row.reason}" for row in measured.values() if row.status == "failed"]:
@@ -300,9 +308,10 @@ class RunPlugin:
         try:
             if session.exitstatus in ended and self._screen and not is_cut_short:
                 if due := self._compared.replicates_due:
-                    self._replicate(due, max(due.values()), session)
+                    self._replicate(due, max(due.values()), session, is_afresh=True)
                     self._compared = found.outcome(self._rows, reporting.unproven(self._rows))
-                found.measure_again(self._compared, self._screen.write_line)
+                if session.exitstatus in ended:  # not interrupted meanwhile
+                    found.measure_again(self._compared, self._screen.write_line)
         except KeyboardInterrupt:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
         self._compared.mark_inconclusive()

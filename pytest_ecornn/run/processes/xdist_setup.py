@@ -93,6 +93,8 @@ def configure_ray_run(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--ecornn-ray places workers itself: leave out {given}")
     if config.getoption("--ecornn-compare"):
         raise pytest.UsageError("--ecornn-ray: leave out --ecornn-compare, which measures rows again in this process")
+    if config.getoption("--ecornn-replicates") != 1:
+        raise pytest.UsageError("--ecornn-ray: leave out --ecornn-replicates, whose processes would lack the workers' places")
     for device in config.getoption("--ecornn-device"):
         if device.startswith("cuda:"):
             raise pytest.UsageError(f"--ecornn-ray gives each worker one GPU: expected --ecornn-device cuda, got {device}")

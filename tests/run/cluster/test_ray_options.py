@@ -45,6 +45,8 @@ def test_without_ray_the_option_says_what_to_install(foreign: Foreign, monkeypat
 def test_times_that_would_be_measured_again_here_are_a_usage_error(foreign: Foreign) -> None:
     done = foreign.run_here("--ecornn-bench", "--ecornn-ray", "auto", "--ecornn-compare", "report.json", check=4)
     assert done.stderr.strip() == ("ERROR: --ecornn-ray: leave out --ecornn-compare, which measures rows again in this process")
+    done = foreign.run("--ecornn-bench", "--ecornn-ray", "local", "--ecornn-replicates", "5", check=4)
+    assert "--ecornn-ray: leave out --ecornn-replicates" in done.stderr
 
 
 def test_a_cluster_that_cannot_be_reached_is_a_usage_error_at_once(foreign: Foreign) -> None:
