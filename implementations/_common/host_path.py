@@ -19,6 +19,7 @@ from pytest_ecornn.implementations._cuda import driver
 from pytest_ecornn.implementations._cuda.host.library import HostLibrary, host_library
 from pytest_ecornn.implementations._cuda.host.recorder import Recorder, Tape
 from pytest_ecornn.implementations._cuda.launch import bind
+from pytest_ecornn.reference.held_products import PRODUCTS, Products, use_compiled_holds
 
 Tensors = Sequence[Any]  # and None
 
@@ -32,7 +33,7 @@ class PlannedWork:
     a mode or a transform, or as create_graph is True; and a list of tensors: those of the call, what `saved` names of the
     forward pass, and the results' gradients. Returns a gradient or None for each of the call's tensors.
     timed_out: the address of an int32 that a kernel sets where it gives up. It is the only one that kernels take beside those
-    of tensors.
+    of tensors. products: what torch's products are computed in.
     """
 
     name: str
@@ -40,6 +41,7 @@ class PlannedWork:
     num_results: int
     saved: Sequence[int]
     timed_out: int
+    products: Products | None
     forward: Callable[[Tensors], Tensors]
     backward: Callable[[Sequence[bool], bool, bool, Tensors], Tensors]
 
@@ -72,8 +74,9 @@ class HostPath:
                 functions = driver.library().cuStreamIsCapturing, driver.library().cuCtxSetCurrent
                 addresses = *map(driver.address_of, functions), driver.current_context()
         found: Callable[..., tuple[Tensor, ...]] = module.make(
-            _executor_of(work), work.name, str(work.device), work.num_results, [*work.saved], work.timed_out, *addresses
-        )
+            executor_of(work), work.name, str(work.device), work.num_results, [*work.saved], work.timed_out,
+            -1 if work.products is None else PRODUCTS.index(work.products), *addresses,
+        )  # fmt: skip
         return found
 
     def _library(self) -> Any:
@@ -93,12 +96,13 @@ class HostPath:
         self._is_final = True
         try:
             self._module, self.notes = library.load(), "host: compiled"
+            use_compiled_holds(self._module)
         except (ImportError, OSError) as error:
             self.notes = f"host: Python, {error}; {library.path.with_suffix('.log')}"
         return self._module
 
 
-def _executor_of(work: PlannedWork) -> Callable[..., tuple[Tape | str | None, Tensors]]:
+def executor_of(work: PlannedWork) -> Callable[..., tuple[Tape | str | None, Tensors]]:
     """Python's executor as replay.cpp calls it: needs, a character for each gradient, is "" for the forward pass.
 
     how: 0 to record, 1 for plain calls, 2 for those that are observed. Returns what was recorded, or None, and the results.

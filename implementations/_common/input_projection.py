@@ -7,7 +7,7 @@ change the operands' type. Long sums in 16 bits are not split into parts that ar
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor
 from pytest_ecornn.contract import Case, Cost, cells
 from pytest_ecornn.implementations._common import long_sums
 from pytest_ecornn.implementations._common.autograd_ops import register_autograd
-from pytest_ecornn.reference.precision import current, fp32_precision, is_autocast, whole_sums
+from pytest_ecornn.reference.held_products import held_products
+from pytest_ecornn.reference.precision import is_autocast
 
 _library = torch.library.Library("pytest_ecornn", "FRAGMENT")
 _library.define("gate_product(Tensor a, Tensor b, bool tf32) -> Tensor")
@@ -29,13 +30,7 @@ def _product(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
 
 def held(like: Tensor, tf32: bool) -> AbstractContextManager[None]:
     """Context in which products of tensors like `like` use this module's precisions, whatever the process's settings are."""
-    if is_autocast(like.device):
-        return _without_autocast(like, tf32)
-    if like.itemsize == 2:
-        return whole_sums(like.dtype)
-    if like.dtype != torch.float32 or (not tf32 and current("matmul") != "tf32"):
-        return nullcontext()
-    return fp32_precision("matmul", "tf32" if tf32 else "ieee")
+    return _without_autocast(like, tf32) if is_autocast(like.device) else held_products(like.dtype, tf32)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from pytest_ecornn.implementations.peers._peer import (
     input_gate_and_candidate,
     skip_reason,
 )
-from pytest_ecornn.reference.precision import fp32_precision, whole_sums
+from pytest_ecornn.reference.held_products import held_products
 
 KERNELS = ("warp", "scalar")
 LONGEST = 65_536  # steps that warp takes
@@ -150,7 +150,7 @@ class _Product(torch.autograd.Function):
 
 
 def _batched(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
-    with fp32_precision("matmul", "tf32" if tf32 else "ieee"), whole_sums(a.dtype):
+    with held_products(a.dtype, tf32):
         return torch.bmm(a, b)
 
 

@@ -32,6 +32,7 @@ from pytest_ecornn.implementations.persistent_gpu.plan import (
     hidden_size_of,
     make_rnn_shape,
 )
+from pytest_ecornn.reference.held_products import products_of
 
 _GIVEN = "Tensor x, Tensor[] first, Tensor?[] weights, Tensor? lengths"
 _OPTIONS_SCHEMA = "str cell, bool batch_first, bool bidirectional, bool projected, bool tf32"
@@ -154,7 +155,8 @@ def planned_work(plan: ExecutionPlan, states: int) -> PlannedWork:
             found = backward.backward(*given, overwrites, plan)
         return [found[0], None, *found[1:]]
 
-    return PlannedWork("persistent_gpu", device, num_results, saved, status_of(device).address, run, gradients)
+    products = products_of(plan.kind.dtype, stack.how.tf32)
+    return PlannedWork("persistent_gpu", device, num_results, saved, status_of(device).address, products, run, gradients)
 
 
 def _observed_gradients(

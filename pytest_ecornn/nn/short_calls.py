@@ -18,6 +18,7 @@ from torch.autograd import forward_ad
 from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, wants_gradient
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.persistent_gpu.ops import CheckedCall
+from pytest_ecornn.implementations.persistent_gpu.parameters import FrozenParameters
 from pytest_ecornn.nn.calls import run_layers
 from pytest_ecornn.nn.torch_op import FUNCTIONS
 from pytest_ecornn.reference.precision import reader
@@ -237,33 +238,35 @@ def _fused_call(module: Any, x: Tensor, trains: bool) -> Callable[..., Any]:
 
 
 class _KernelCall:
-    """The kernels' call for a module, planned anew where its weights have moved."""
+    """The kernels' call for a module, with dropout one for each layer."""
 
-    __slots__ = ("_dropout", "_how", "_planned")
+    __slots__ = ("_addresses", "_calls", "_dropout")
 
     def __init__(self, module: Any, x: Tensor, states: Sequence[Tensor], lengths: Tensor | None):
-        self._how = module._options(x.dtype)
         self._dropout = module.dropout if module.training else 0.0
-        self._planned = self._plan(module, x, states, lengths)
+        self._addresses, self._calls = _addresses(module), list[CheckedCall]()
+        layers, shape, trains = module.num_layers if self._dropout > 0 else 1, x.shape, wants_gradient((x,))
+        options = module._options(x.dtype)
+        for layer, weights in enumerate(_split(_with_biases(module), layers)):
+            initial = [state.chunk(layers)[layer] for state in states]
+            trains = trains or wants_gradient((*initial, *weights))  # as the layers before it, whose output it takes
+            self._calls.append(CheckedCall(shape, x.dtype, x.device, initial, weights, lengths, options, trains))
+            shape = torch.Size((*shape[:2], module.hidden_size * (1 + module.bidirectional)))
 
     def __call__(self, module: Any, x: Tensor, hx: Any, lengths: Tensor | None = None) -> Any:
-        first, (addresses, calls) = _states_of(hx), self._planned
-        if addresses != [weight.data_ptr() for weight in module._flat_weights]:
-            self._planned = _, calls = self._plan(module, x, first, lengths)
-        of_lengths = calls if lengths is None else [partial(call, lengths=lengths) for call in calls]
-        output, *states = run_layers(of_lengths, x, first, self._dropout)
+        if self._addresses != (addresses := _addresses(module)):  # weights have moved
+            self._addresses = addresses
+            for call, weights in zip(self._calls, _split(_with_biases(module), len(self._calls)), strict=True):
+                call.parameters = FrozenParameters(weights)
+        calls = self._calls if lengths is None else [partial(call, lengths=lengths) for call in self._calls]
+        output, *states = run_layers(calls, x, _states_of(hx), self._dropout)
         return output, tuple(states) if len(states) > 1 else states[0]
 
-    def _plan(
-        self, module: Any, x: Tensor, states: Sequence[Tensor], lengths: Tensor | None
-    ) -> tuple[list[int], list[CheckedCall]]:
-        """Addresses of the weights, and the call on them, with dropout one for each layer."""
-        weights, addresses = _with_biases(module), [weight.data_ptr() for weight in module._flat_weights]
-        layers = module.num_layers if self._dropout > 0 else 1
-        size, calls, shape, trains = len(weights) // layers, list[CheckedCall](), x.shape, wants_gradient((x,))
-        for layer in range(layers):
-            of_layer, first = weights[layer * size : (layer + 1) * size], [state.chunk(layers)[layer] for state in states]
-            trains = trains or wants_gradient((*first, *of_layer))  # as the layers before it, whose output it takes
-            calls.append(CheckedCall(shape, x.dtype, x.device, first, of_layer, lengths, self._how, trains))
-            shape = torch.Size((*shape[:2], module.hidden_size * (1 + module.bidirectional)))
-        return addresses, calls
+
+def _addresses(module: Any) -> list[int]:
+    return [weight.data_ptr() for weight in module._flat_weights]
+
+
+def _split(weights: list[Tensor | None], layers: int) -> list[list[Tensor | None]]:
+    size = len(weights) // layers
+    return [weights[at : at + size] for at in range(0, len(weights), size)]

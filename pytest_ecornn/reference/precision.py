@@ -8,7 +8,7 @@ read the newer. What is put back is the precision in force, written out where it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Literal
 
@@ -64,40 +64,11 @@ def fp32_precision(operation: Operation, wanted: str | None) -> Iterator[None]:
     if wanted is None or (before := current(operation)) == wanted:
         yield
         return
-    _write(operation, wanted)
+    set_precision(operation, wanted)
     try:
         yield
     finally:
-        _write(operation, before)
-
-
-def whole_sums(dtype: torch.dtype) -> AbstractContextManager[None]:
-    """Makes cuBLAS add the parts of a long 16-bit sum in float32: a part may overflow where the whole does not.
-
-    The process's flag, as all of them here: threads that do so at once may leave it as one of them had it.
-    """
-    return _WholeSums(*_SUM_FLAGS[dtype]) if dtype in _SUM_FLAGS else nullcontext()
-
-
-class _WholeSums:
-    """A class, as a function that yields takes the host twice as long."""
-
-    def __init__(self, read: Callable[[], Any], write: Callable[..., None]):
-        self._read, self._write = read, write
-
-    def __enter__(self) -> None:
-        before = self._read()  # of newer versions of torch also whether a sum may be split, which cuBLAS cannot be kept from
-        self._flags = before if isinstance(before, tuple) else (before,)
-        self._write(False, *self._flags[1:])
-
-    def __exit__(self, *raised: object) -> None:
-        self._write(*self._flags)
-
-
-_SUM_FLAGS = {
-    dtype: [getattr(torch._C, f"_{verb}_cublas_allow_{name}_reduced_precision_reduction") for verb in ("get", "set")]
-    for dtype, name in ((torch.float16, "fp16"), (torch.bfloat16, "bf16"))
-}
+        set_precision(operation, before)
 
 
 def hold_in_node(node: torch.autograd.graph.Node, operation: Operation, wanted: str) -> None:
@@ -160,7 +131,8 @@ def _place(operation: Operation) -> Any:
     return torch.backends.cudnn.rnn if _HAS_OPERATIONS else torch.backends.cudnn
 
 
-def _write(operation: Operation, precision: str) -> None:
+def set_precision(operation: Operation, precision: str) -> None:
+    """Sets the process's precision of float32 products."""
     if _HAS_OPERATIONS:
         _place(operation).fp32_precision = precision
     else:

@@ -23,8 +23,8 @@ def compiled_host() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, _disable_current_modes():
         patch.setenv("ECORNN_HOST", "compiled")
         patch.setenv("ECORNN_COMPILE", "wait")
+        assert host_path()._library() is not None, host_path().notes
         yield
-        assert host_path().notes == "host: compiled"
 
 
 def counts(planned: Callable[..., Any]) -> tuple[int, list[tuple[int, str]]]:

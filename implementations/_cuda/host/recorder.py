@@ -7,23 +7,21 @@ call's own tensors, which each replay has anew. What depends on anything else is
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from pytest_ecornn.reference.precision import current
-
 _LOWEST_ADDRESS = 2**32  # on a GPU: a smaller value is a size or a stride
-_PRODUCTS = ("aten::mm", "aten::bmm", "aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_")
 _ALLOCATIONS = ("aten::empty", "aten::new_empty")
 _CONSTANTS = {torch.strided: 0, torch.contiguous_format: 0, torch.preserve_format: 1}  # as c10 numbers them
-_FLAGS = [getattr(torch._C, f"_get_cublas_allow_{name}_reduced_precision_reduction") for name in ("fp16", "bf16")]
-# Instructions; the number of values; those that are results, -1 for none; the precisions of products, None without products.
-Tape = tuple[list[tuple[Any, ...]], int, list[int], tuple[int, int, str] | None]
+# Instructions; the number of values; those that are results, -1 for none.
+Tape = tuple[list[tuple[Any, ...]], int, list[int]]
 
 
 class Kind(IntEnum):
@@ -32,8 +30,20 @@ class Kind(IntEnum):
     EMPTY, VIEW, OPERATOR, LAUNCH, MEMSET, FORK, BACK, JOIN, FREE = range(9)
 
 
+class _Tensor(NamedTuple):
+    """A tensor that is alive. number: of its value. extent: addresses that are its."""
+
+    number: int
+    reference: ref[Tensor]
+    storage: int
+    extent: tuple[int, int]
+
+
 class Recorder(TorchDispatchMode):
-    """Mode that records what runs within it. inputs: the call's tensors. constants: addresses that never change."""
+    """Mode that records what runs within it. inputs: the call's tensors. constants: addresses that never change.
+
+    It keeps no tensor alive, so that a recorded call needs no more memory than others.
+    """
 
     sees_inside_ops = True
 
@@ -42,20 +52,21 @@ class Recorder(TorchDispatchMode):
         self.refusal = ""
         self._code: list[tuple[Any, ...]] = []
         self._uses: list[set[int]] = []  # values of each instruction
-        self._tensors: list[Tensor | None] = [*inputs]  # by their numbers as values; held, so that no address is another's
-        self._numbers = {id(one): number for number, one in enumerate(inputs) if one is not None}
-        self._held: list[Tensor] = []
-        self._num_inputs, self._constants = len(inputs), frozenset(constants)
-        given = [one for one in inputs if one is not None]
-        self._devices, self._flags = {one.device for one in given}, set[tuple[int, int, str]]()
-        self._storages = {one.untyped_storage()._cdata for one in given}
-        self._memory = [(*_extent(one), self._numbers[id(one)]) for one in given if one.numel()]
-        if len(self._numbers) != len(given):
+        self._alive: dict[int, _Tensor] = {}  # by id
+        self._num_inputs = self._num_values = len(inputs)
+        self._constants = frozenset(constants)
+        given = [(number, tensor) for number, tensor in enumerate(inputs) if tensor is not None]
+        self._devices = {tensor.device for _, tensor in given}
+        for number, tensor in given:
+            self._add_tensor(tensor, number, _extent(tensor) if tensor.numel() else (0, 0))
+        self._given_storages = {tensor.storage for tensor in self._alive.values()}
+        if len(self._alive) != len(given):
             self._refuse("a tensor is given twice")
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        self._record(function._schema, args, kwargs or {}, result)
+        with self._refuses_errors():
+            self._record(function._schema, args, kwargs or {}, result)
         return result
 
     def launch(
@@ -94,14 +105,13 @@ class Recorder(TorchDispatchMode):
 
     def tape(self, outputs: Sequence[Tensor | None]) -> Tape | str:
         """What was recorded, or why it cannot be replayed. outputs: the call's results."""
-        numbers = [-1 if one is None else self._number(one) for one in outputs]
+        numbers = [-1 if output is None else self._number(output) for output in outputs]
         if len(self._devices) != 1:
             self._refuse(f"tensors are on {len(self._devices)} devices")
         if any(0 <= number < self._num_inputs for number in numbers):
             self._refuse("a result is what was given")
-        if len(self._flags) > 1:
-            self._refuse("products have several precisions")
-        return self.refusal or (self._with_frees(set(numbers)), len(self._tensors), numbers, next(iter(self._flags), None))
+        self._alive.clear()  # whose references know this recorder
+        return self.refusal or (self._with_frees(set(numbers)), self._num_values, numbers)
 
     def _with_frees(self, kept: set[int]) -> list[tuple[Any, ...]]:
         """The code, in which values are dropped after their last use; between FORK and JOIN none."""
@@ -122,49 +132,44 @@ class Recorder(TorchDispatchMode):
 
     def _record(self, schema: Any, args: Any, kwargs: Any, result: Any) -> None:
         results = [*result] if isinstance(result, (tuple, list)) else [result]
-        if not all(type(one) is Tensor for one in results):
+        if not all(type(tensor) is Tensor for tensor in results):
             return self._refuse(f"{schema.name} returns other than tensors")
         is_allocation = schema.name.startswith(_ALLOCATIONS)
-        self._devices.update(one.device for one in results if is_allocation or one.dim())  # a CPU's scalars may be operands
-        used = set[int]()
+        self._devices.update(tensor.device for tensor in results if is_allocation or tensor.dim())  # scalars may be a CPU's
+        operands = dict[int, Tensor]()  # by numbers
         passed = [
-            self._encode(args[i] if i < len(args) else kwargs.get(argument.name, ...), used)
+            self._encode(args[i] if i < len(args) else kwargs.get(argument.name, ...), operands)
             for i, argument in enumerate(schema.arguments)
         ]
         if schema.name == "aten::detach" and passed:  # as torch.empty does in a mode; nothing is recorded by autograd here
-            self._numbers[id(result)] = passed[0][0]
-            self._held.append(result)
-            return None
-        is_view = len(results) == 1 and id(result) not in self._numbers and not schema.is_mutable
-        is_view = is_view and result.untyped_storage()._cdata in self._storages
-        outputs = [self._number_of_result(one) for one in results]
-        used.update(outputs)
+            return self._add_tensor(result, passed[0][0])
+        is_view = len(results) == 1 and id(result) not in self._alive and not schema.is_mutable
+        is_view = is_view and any(tensor.storage == _storage(result) for tensor in self._alive.values())
+        outputs = [self._number_of_result(tensor) for tensor in results]
+        used = {*operands, *outputs}
         if is_view:
-            return self._view(schema.name, result, outputs[0], used)
+            return self._view(schema.name, result, outputs[0], operands)
         if is_allocation:
             return self._add(used, Kind.EMPTY, *outputs, list(result.shape), list(result.stride()), result.dtype)
-        if schema.name in _PRODUCTS:
-            self._flags.add((*(_option(read()) for read in _FLAGS), current("matmul")))  # type: ignore[arg-type]
         self._add(used, Kind.OPERATOR, schema.name, schema.overload_name, passed, outputs)
 
-    def _view(self, name: str, result: Tensor, number: int, used: set[int]) -> None:
+    def _view(self, name: str, result: Tensor, number: int, operands: dict[int, Tensor]) -> None:
         """Records a view of one of the operator's arguments."""
-        storage = result.untyped_storage()._cdata
-        bases = [(one, value) for value in used - {number} if (one := self._tensors[value]) is not None]
-        base, value = next(((one, value) for one, value in bases if one.untyped_storage()._cdata == storage), (None, 0))
-        if base is None or base.dtype != result.dtype or result.is_conj() or result.is_neg():
+        bases = [(base, value) for value, base in operands.items() if _storage(base) == _storage(result)]
+        if not bases or bases[0][0].dtype != result.dtype or result.is_conj() or result.is_neg():
             return self._refuse(f"{name} returns a view in another way")
+        base, value = bases[0]
         offset = result.storage_offset() - base.storage_offset()
         self._add({number, value}, Kind.VIEW, number, value, list(result.shape), list(result.stride()), offset)
 
-    def _encode(self, value: Any, used: set[int]) -> Any:
-        """An operator's argument as replay.cpp takes it; adds the values of tensors to `used`."""
+    def _encode(self, value: Any, operands: dict[int, Tensor]) -> Any:
+        """An operator's argument as replay.cpp takes it; adds tensors to `operands`."""
         if isinstance(value, Tensor):
             number = self._number(value)
-            used.add(number)
+            operands[number] = value
             return (number,)
         if isinstance(value, (list, tuple)):
-            return [self._encode(one, used) for one in value]
+            return [self._encode(element, operands) for element in value]
         if isinstance(value, torch.device):
             return str(value)
         if value in _CONSTANTS:
@@ -174,20 +179,27 @@ class Recorder(TorchDispatchMode):
         return value
 
     def _number(self, tensor: Tensor) -> int:
-        if (number := self._numbers.get(id(tensor))) is None:
+        if (known := self._alive.get(id(tensor))) is None:
             self._refuse("a tensor is used that the call has not made, and was not given")
-        return number or 0
+            return 0
+        return known.number
 
     def _number_of_result(self, tensor: Tensor) -> int:
-        if (number := self._numbers.get(id(tensor))) is not None:
-            return number
-        number = self._numbers[id(tensor)] = len(self._tensors)
-        self._tensors.append(tensor)
-        if (storage := tensor.untyped_storage())._cdata not in self._storages:
-            self._storages.add(storage._cdata)
-            if start := storage.data_ptr():
-                self._memory.append((start, start + storage.nbytes(), number))
+        if (known := self._alive.get(id(tensor))) is not None:
+            return known.number
+        number = self._num_values
+        self._num_values += 1
+        self._add_tensor(tensor, number)
         return number
+
+    def _add_tensor(self, tensor: Tensor, number: int, extent: tuple[int, int] | None = None) -> None:
+        """Numbers a tensor until it dies: then others may have its id and its memory."""
+        key, storage = id(tensor), _storage(tensor)
+        if extent is None:
+            memory = tensor.untyped_storage()
+            is_made = storage not in self._given_storages and memory.data_ptr()
+            extent = (memory.data_ptr(), memory.data_ptr() + memory.nbytes()) if is_made else (0, 0)
+        self._alive[key] = _Tensor(number, ref(tensor, lambda _: self._alive.pop(key, None)), storage, extent)
 
     def _is_address(self, kind: str, value: int) -> bool:
         """Whether a field of a Params is one: a pointer, and an integer of 64 bits that is high or in a tensor's memory.
@@ -196,18 +208,20 @@ class Recorder(TorchDispatchMode):
         """
         if struct.calcsize(kind) < 8 or not value:
             return False
-        return kind == "P" or value >= _LOWEST_ADDRESS or any(start <= value < end for start, end, _ in self._memory)
+        return kind == "P" or value >= _LOWEST_ADDRESS or bool(self._tensors_at(value))
+
+    def _tensors_at(self, address: int) -> list[_Tensor]:
+        return [tensor for tensor in self._alive.values() if tensor.extent[0] <= address < tensor.extent[1]]
 
     def _place(self, address: int) -> tuple[int, int]:
         """The value whose memory has an address, and the address's offset in bytes from its first element."""
-        places = [number for start, end, number in self._memory if start <= address < end]
-        if len(places) != 1:
-            self._refuse(f"an address that a launch takes is in the memory of {len(places)} tensors")
+        tensors = self._tensors_at(address)
+        memories = {tensor.number if tensor.storage in self._given_storages else tensor.storage for tensor in tensors}
+        holder = tensors[0].reference() if len(memories) == 1 else None
+        if holder is None:
+            self._refuse(f"an address that a launch takes is in the memory of {len(memories)} tensors")
             return 0, 0
-        number = places[0]
-        tensor = self._tensors[number]
-        assert tensor is not None
-        return number, address - tensor.data_ptr()
+        return tensors[0].number, address - holder.data_ptr()
 
     def _add(self, used: set[int], *instruction: Any) -> None:
         self._code.append(instruction)
@@ -216,18 +230,26 @@ class Recorder(TorchDispatchMode):
     def _refuse(self, reason: str) -> None:
         self.refusal = self.refusal or reason
 
+    @contextmanager
+    def _refuses_errors(self) -> Iterator[None]:
+        """What recording raises is a reason for Python to run such calls, not for them to fail."""
+        try:
+            yield
+        except Exception as error:
+            self._refuse(f"{type(error).__name__}: {error}")
+
+
+def _storage(tensor: Tensor) -> int:
+    """What tensors of the same memory have in common."""
+    address: int = tensor.untyped_storage()._cdata
+    return address
+
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
     """The addresses from a tensor's first element to after its last."""
     start = tensor.data_ptr()
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + (last + 1) * tensor.itemsize
-
-
-def _option(flags: bool | tuple[bool, bool]) -> int:
-    """How c10 numbers whether a sum in 16 bits may be rounded to them between its parts, and may be split."""
-    is_reduced, is_split = flags if isinstance(flags, tuple) else (flags, True)
-    return 0 if is_reduced else 1 if is_split else 2
 
 
 def current_recorder() -> Recorder | None:

@@ -17,8 +17,10 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
+#include <condition_variable>
 #include <map>
 #include <mutex>
+#include <thread>
 
 namespace {
 
@@ -232,38 +234,87 @@ struct Layout {
     }
 };
 
-// The process's precisions of products, set as they were when the tape was recorded; put back at the end.
-struct ProductFlags {
-    at::CuBLASReductionOption fp16, bf16;
-    at::Float32Precision matmul;
+// What products of a call are computed in, by its number in reference/held_products.py.
+enum Products { IEEE, TF32, FLOAT16, BFLOAT16 };
 
-    static ProductFlags now() {
-        auto& context = at::globalContext();
-        return {
-            context.allowFP16ReductionCuBLAS(), context.allowBF16ReductionCuBLAS(),
-            context.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL)};
+// A setting of the process. Threads that need the same hold it at once, others wait for them.
+class Setting {
+    int (*const read)();
+    void (*const write)(int);
+    std::mutex mutex;
+    std::condition_variable released;
+    std::vector<std::pair<std::thread::id, Products>> holders;
+    int before = 0;
+
+    int value(Products products) const {  // of torch's enumerations
+        if (products >= FLOAT16) return std::max(before, static_cast<int>(at::CuBLASReductionOption::DisallowReducedPrecisionAllowSplitK));
+        constexpr auto ieee = static_cast<int>(at::Float32Precision::IEEE), tf32 = static_cast<int>(at::Float32Precision::TF32);
+        if (products == TF32) return tf32;
+        return before == tf32 ? ieee : before;
     }
-    void set(const ProductFlags& before) const {
-        auto& context = at::globalContext();
-        using Option = at::CuBLASReductionOption;
-        constexpr auto reduced = Option::AllowReducedPrecisionWithSplitK, whole = Option::DisallowReducedPrecisionDisallowSplitK;
-        if (fp16 != before.fp16) context.setAllowFP16ReductionCuBLAS(fp16 == reduced, fp16 != whole);
-        if (bf16 != before.bf16) context.setAllowBF16ReductionCuBLAS(bf16 == reduced, bf16 != whole);
-        if (matmul != before.matmul)
-            context.setFloat32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL, matmul);
+    void set(int next) {
+        if (read() != next) write(next);
+    }
+
+  public:
+    Setting(int (*read)(), void (*write)(int)) : read(read), write(write) {}
+
+    // Returns whether it is held now. waits: until it is.
+    bool hold(Products products, bool waits = true) {
+        auto thread = std::this_thread::get_id();
+        auto is_free = [&] {
+            return std::all_of(holders.begin(), holders.end(), [&](auto& one) { return one.first == thread || one.second == products; });
+        };
+        std::unique_lock<std::mutex> lock(mutex);
+        if (!waits && !is_free()) return false;
+        released.wait(lock, is_free);
+        if (holders.empty()) before = read();
+        holders.emplace_back(thread, products);
+        set(value(products));
+        return true;
+    }
+    void release(Products products) {
+        std::lock_guard<std::mutex> lock(mutex);
+        auto holder = std::find(holders.begin(), holders.end(), std::make_pair(std::this_thread::get_id(), products));
+        TORCH_CHECK(holder != holders.end(), "this thread holds no such precision");
+        holders.erase(holder);
+        set(holders.empty() ? before : value(holders.back().second));
+        released.notify_all();
     }
 };
 
-struct ProductFlagsGuard {
-    std::optional<ProductFlags> before;
-    ProductFlags during;
-    explicit ProductFlagsGuard(const std::optional<ProductFlags>& flags) {
-        if (!flags) return;
-        before = ProductFlags::now(), during = *flags;
-        during.set(*before);
+template <auto READ, auto WRITE>
+Setting& sums() {  // of 16 bits
+    using Option = at::CuBLASReductionOption;
+    static auto& setting = *new Setting(
+        [] { return static_cast<int>((at::globalContext().*READ)()); },
+        [](int value) {
+            auto option = static_cast<Option>(value);
+            (at::globalContext().*WRITE)(
+                option == Option::AllowReducedPrecisionWithSplitK, option != Option::DisallowReducedPrecisionDisallowSplitK);
+        });
+    return setting;
+}
+
+Setting& setting_of(Products products) {
+    using at::Context;
+    constexpr auto backend = at::Float32Backend::CUDA;
+    constexpr auto op = at::Float32Op::MATMUL;
+    static auto& float32 = *new Setting(
+        [] { return static_cast<int>(at::globalContext().float32Precision(backend, op)); },
+        [](int value) { at::globalContext().setFloat32Precision(backend, op, static_cast<at::Float32Precision>(value)); });
+    if (products == FLOAT16) return sums<&Context::allowFP16ReductionCuBLAS, &Context::setAllowFP16ReductionCuBLAS>();
+    if (products == BFLOAT16) return sums<&Context::allowBF16ReductionCuBLAS, &Context::setAllowBF16ReductionCuBLAS>();
+    return float32;
+}
+
+struct HeldProducts {
+    const std::optional<Products> products;
+    explicit HeldProducts(std::optional<Products> products) : products(products) {
+        if (products) setting_of(*products).hold(*products);
     }
-    ~ProductFlagsGuard() {
-        if (before) before->set(during);
+    ~HeldProducts() {
+        if (products) setting_of(*products).release(*products);
     }
 };
 
@@ -302,7 +353,9 @@ struct Driver {
 
     bool captures() const {
         int status = 0;
-        if (is_capturing) check(is_capturing(handle(guard.getStream(device)), &status), "tell whether a stream is captured");
+        if (!is_capturing) return false;
+        auto stream = handle(guard.getStream(device));
+        call([&] { return is_capturing(stream, &status); }, "tell whether a stream is captured");
         return status != 0;
     }
     static void check(int status, const std::string& action) {
@@ -325,7 +378,7 @@ struct Tape {
     std::vector<Instruction> instructions;
     size_t num_values = 0;
     Ints outputs;  // values; -1 for none
-    std::optional<ProductFlags> flags;
+    std::optional<Products> products;  // that are held, where operators may multiply
     std::atomic<int64_t> replays{0};
 
     bool is_for(const Tensors& given, const std::string& wanted, bool may_overwrite) const {
@@ -340,7 +393,7 @@ struct Tape {
         std::copy(given.begin(), given.end(), values.begin());
         at::AutoDispatchBelowADInplaceOrView below_autograd;
         c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);
-        ProductFlagsGuard precisions(flags);
+        HeldProducts held(products);
         c10::OptionalDeviceGuard on_device;
         if (!driver.device.is_cpu()) on_device.reset_device(driver.device);
         auto current = driver.guard.getStream(driver.device);
@@ -485,6 +538,7 @@ struct PlannedCall : std::enable_shared_from_this<PlannedCall> {
     size_t num_results;  // of the tape's outputs, the others are saved for backward
     Ints saved;  // outputs that are saved, in this order
     const int32_t* timed_out;  // not 0 after a kernel gave up, which Python reports
+    std::optional<Products> products;
     std::mutex mutex;
     std::vector<std::shared_ptr<Tape>> tapes;
     std::atomic<int64_t> python_runs{0};
@@ -525,23 +579,32 @@ struct PlannedCall : std::enable_shared_from_this<PlannedCall> {
         return results;
     }
 
+    // Python may have recorded the same on two threads at once.
     void add_tape(PyObject* recorded, const Tensors& inputs, const std::string& needs, bool overwrites) {
         auto tape = std::make_shared<Tape>();
         for (auto& one : inputs) tape->inputs.emplace_back(one);
         tape->needs = needs, tape->overwrites = overwrites;
-        if (PyUnicode_Check(recorded)) {
-            tape->refusal = text(recorded);
-        } else {
-            for (Py_ssize_t i = 0; i < length(item(recorded, 0)); i++)
-                tape->instructions.push_back(instruction(item(item(recorded, 0), i)));
-            tape->num_values = int_at(recorded, 1), tape->outputs = ints(item(recorded, 2));
-            if (auto flags = item(recorded, 3); flags != Py_None) {
-                auto option = [&](Py_ssize_t at) { return static_cast<at::CuBLASReductionOption>(int_at(flags, at)); };
-                tape->flags = ProductFlags{option(0), option(1), at::str2precision(text(item(flags, 2)))};
-            }
+        try {
+            read(recorded, *tape);
+        } catch (const std::exception& error) {
+            tape->refusal = error.what();
         }
         std::lock_guard<std::mutex> lock(mutex);
-        tapes.push_back(std::move(tape));
+        for (auto& one : tapes)
+            if (one->is_for(inputs, needs, overwrites)) return;
+        if (tapes.size() < MAX_TAPES) tapes.push_back(std::move(tape));
+    }
+
+    void read(PyObject* recorded, Tape& tape) const {
+        if (PyUnicode_Check(recorded)) {
+            tape.refusal = text(recorded);
+            return;
+        }
+        for (Py_ssize_t i = 0; i < length(item(recorded, 0)); i++) {
+            tape.instructions.push_back(instruction(item(item(recorded, 0), i)));
+            if (tape.instructions.back().kind == Kind::OPERATOR) tape.products = products;
+        }
+        tape.num_values = int_at(recorded, 1), tape.outputs = ints(item(recorded, 2));
     }
 };
 
@@ -626,7 +689,8 @@ PyObject* run(PyObject* self, PyObject* const* given, Py_ssize_t count) {
 
 PyMethodDef run_method{"planned_call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run)), METH_FASTCALL, nullptr};
 
-// make(python, name, device, num_results, saved, timed_out, is_capturing, set_context, context) -> a function of tensors
+// make(python, name, device, num_results, saved, timed_out, products, is_capturing, set_context, context): a function of tensors.
+// products: their number, -1 for none.
 PyObject* make(PyObject*, PyObject* given) {
     HANDLE_TH_ERRORS
     auto part = [&](Py_ssize_t at) { return item(given, at); };
@@ -634,10 +698,11 @@ PyObject* make(PyObject*, PyObject* given) {
     auto call = std::make_shared<PlannedCall>(
         part(0),
         Driver{
-            device, c10::impl::VirtualGuardImpl(device.type()), reinterpret_cast<IsCapturing>(to_pointer(part(6))),
-            reinterpret_cast<SetContext>(to_pointer(part(7))), to_pointer(part(8))});
+            device, c10::impl::VirtualGuardImpl(device.type()), reinterpret_cast<IsCapturing>(to_pointer(part(7))),
+            reinterpret_cast<SetContext>(to_pointer(part(8))), to_pointer(part(9))});
     call->name = text(part(1)), call->num_results = int_at(given, 3), call->saved = ints(part(4));
     call->timed_out = static_cast<const int32_t*>(to_pointer(part(5)));
+    if (auto products = int_at(given, 6); products >= 0) call->products = static_cast<Products>(products);
     auto destroy = [](PyObject* capsule) {
         delete static_cast<std::shared_ptr<PlannedCall>*>(PyCapsule_GetPointer(capsule, nullptr));
     };
@@ -660,7 +725,29 @@ PyObject* counts(PyObject*, PyObject* function) {
     END_HANDLE_TH_ERRORS
 }
 
-PyMethodDef methods[] = {{"make", make, METH_VARARGS, nullptr}, {"counts", counts, METH_O, nullptr}, {}};
+// hold(products), release(products): for calls that Python runs.
+PyObject* hold(PyObject*, PyObject* number) {
+    HANDLE_TH_ERRORS
+    auto products = static_cast<Products>(to_int(number));
+    if (!setting_of(products).hold(products, false)) {  // another thread that holds it may wait for Python
+        WithoutGil without_gil;
+        setting_of(products).hold(products);
+    }
+    Py_RETURN_NONE;
+    END_HANDLE_TH_ERRORS
+}
+
+PyObject* release(PyObject*, PyObject* number) {
+    HANDLE_TH_ERRORS
+    auto products = static_cast<Products>(to_int(number));
+    setting_of(products).release(products);
+    Py_RETURN_NONE;
+    END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef methods[] = {
+    {"make", make, METH_VARARGS, nullptr}, {"counts", counts, METH_O, nullptr}, {"hold", hold, METH_O, nullptr},
+    {"release", release, METH_O, nullptr}, {}};
 PyModuleDef module{PyModuleDef_HEAD_INIT, "ecornn_host", nullptr, -1, methods};
 
 }  // namespace

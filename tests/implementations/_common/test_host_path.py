@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pytest_ecornn.implementations._common.host_path import PlannedWork, host_path
+from pytest_ecornn.implementations._common.host_path import PlannedWork, executor_of, host_path
+from pytest_ecornn.implementations._cuda.driver import address_of
 from pytest_ecornn.implementations._cuda.host.recorder import Kind, Recorder, current_recorder
 from pytest_ecornn.implementations._cuda.launch import Launch, Launcher
 from pytest_ecornn.implementations._cuda.memory import empty
+from pytest_ecornn.reference.precision import current
 from tests.helpers.replayed_calls import compiled_host, counts
 from tests.helpers.requirements import needs_compiler
 from tests.simulator.compiled_on_cpu import Library
@@ -45,6 +47,9 @@ extern "C" int cuLaunchKernel(void*, unsigned grid, unsigned, unsigned, unsigned
 }
 extern "C" int cuLaunchCooperativeKernel(void*, unsigned grid, unsigned, unsigned, unsigned block, unsigned, unsigned, unsigned,
                                          void*, void** params) { return run(grid * block, params); }
+extern "C" int context = 1;  // of the thread
+extern "C" int cuStreamIsCapturing(void*, int* status) { return context ? *status = 0 : 201; }
+extern "C" int cuCtxSetCurrent(long next) { return context = next, 0; }
 """)
 _CPU = torch.device("cpu")
 ROWS, INPUTS, UNITS = 3, 4, 5
@@ -117,7 +122,7 @@ def by_torch(x: Any, weight: Any, bias: Any) -> tuple[Tensor, Tensor]:
 
 
 def planned(**changes: Any) -> Callable[..., Any]:
-    of_work = {"name": "tested", "device": _CPU, "num_results": 2, "saved": (2,), "timed_out": 0}
+    of_work = {"name": "tested", "device": _CPU, "num_results": 2, "saved": (2,), "timed_out": 0, "products": None}
     made = host_path().planned_call(PlannedWork(**{**of_work, "forward": forward, "backward": backward, **changes}))
     assert made is not None
     return made
@@ -411,32 +416,24 @@ def test_modes_see_what_runs() -> None:
     assert "aten.tanh.default" in names
 
 
-def test_products_use_the_precisions_that_were_recorded() -> None:
+@pytest.mark.parametrize("in_inference_mode", [False, True])
+def test_replays_compute_products_in_the_plans_precision(in_inference_mode: bool) -> None:
     library = torch.library.Library("ecornn_tested", "DEF")
     library.define("probe(Tensor x) -> Tensor")
-    library.impl("probe", lambda x: seen.append(flags()) or x.clone(), "CPU")
-    write, flags = torch._C._set_cublas_allow_fp16_reduced_precision_reduction, host_flags
+    library.impl("probe", lambda x: seen.append(current("matmul")) or x.clone(), "CPU")
 
     def work(tensors: Sequence[Tensor]) -> list[Tensor]:
-        before = flags()
-        write(False, False)
-        result = torch.ops.ecornn_tested.probe(torch.mm(tensors[0], tensors[0].t()))
-        write(*before)
-        return [result]
+        return [torch.ops.ecornn_tested.probe(torch.matmul(tensors[0], tensors[0].t()))]
 
-    seen, before = list[Any](), flags()
-    call = planned(forward=work, num_results=1, saved=())
-    for _ in range(3):
-        call(torch.ones(ROWS, INPUTS))
-        assert flags() == before
-    assert seen == [(False, False)] * 3 != [before] * 3
+    seen, before = list[Any](), current("matmul")
+    call = planned(forward=work, num_results=1, saved=(), products="tf32")
+    with torch.inference_mode(in_inference_mode):
+        for _ in range(3):
+            call(torch.ones(ROWS, INPUTS))
+            assert current("matmul") == before
+    assert seen == [before, "tf32", "tf32"]  # Python's executor holds its own
     assert counts(call) == (1, [(2, "")])
     library._destroy()
-
-
-def host_flags() -> tuple[bool, bool]:
-    found: Any = torch._C._get_cublas_allow_fp16_reduced_precision_reduction()
-    return found
 
 
 def test_autocast_does_not_change_what_was_recorded() -> None:
@@ -455,6 +452,71 @@ def test_inference_mode_and_gradients_that_nobody_wants() -> None:
             assert not any(one.requires_grad for one in call(*given))
         assert not any(one.requires_grad for one in call(*(one.detach() for one in given)))
         assert all(one.requires_grad for one in call(*given))
+
+
+def test_recording_keeps_no_tensor_alive_and_takes_no_other_for_it() -> None:
+    with torch.inference_mode(), Recorder([x := torch.ones(1000, 100)]) as recorder:  # where a view keeps no base
+        first = x + 1
+        view, address = first[10:].t(), first.data_ptr()
+        reference = weakref.ref(first)
+        del first
+        assert reference() is None
+        kernel(False)(Launch(3, 1), 0, (x.data_ptr(), 1, 0, view.data_ptr() + 4))  # in what the view alone keeps
+        del view
+        assert recorder._tensors_at(address) == []  # where the next value may lie
+        second = x + 2
+        kernel(False)(Launch(3, 1), 0, (x.data_ptr(), 1, 0, second.data_ptr() + 8))
+    tape = recorder.tape([second])
+    assert not isinstance(tape, str)
+    launches = [instruction[-1] for instruction in tape[0] if instruction[0] == Kind.LAUNCH]
+    assert launches == [[(0, 0, 0), (24, 3, 4)], [(0, 0, 0), (24, 4, 8)]]
+
+
+def test_threads_that_record_at_once_make_one_tape() -> None:
+    barrier = threading.Barrier(4, timeout=30)
+
+    def slow(tensors: Sequence[Tensor]) -> list[Tensor]:
+        barrier.wait()
+        return forward(tensors)
+
+    call = planned(forward=slow)
+    threads = [threading.Thread(target=call, args=[tensor.detach() for tensor in arrays()]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts(call) == (4, [(0, "")])
+
+
+@pytest.mark.parametrize("tape", [([(2, "aten::no_such", "", [], [])], 3, [0]), ([(2, "aten::mm", "", [1], [0])], 3, [0])])
+def test_a_tape_that_cannot_be_read_is_a_refusal(tape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recorder, "tape", lambda recorder, results: tape)
+    call, tensors = planned(), arrays()
+    for _ in range(3):
+        expect_equal(call(*tensors), by_python(tensors, (None, None))[0])
+    python_runs, ((replays, refusal),) = counts(call)
+    assert (python_runs, replays) == (3, 0)
+    assert refusal
+
+
+def test_an_error_while_recording_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recorder, "_encode", lambda *arguments: 1 / 0)
+    call, tensors = planned(), arrays()
+    for _ in range(2):
+        expect_equal(call(*tensors), by_python(tensors, (None, None))[0])
+    assert counts(call) == (2, [(0, "ZeroDivisionError: division by zero")])
+
+
+def test_a_thread_without_a_context_gets_the_devices() -> None:
+    work = PlannedWork("tested", _CPU, 2, (2,), 0, None, forward, backward)
+    addresses = [address_of(function) for function in (_DRIVER.loaded.cuStreamIsCapturing, _DRIVER.loaded.cuCtxSetCurrent)]
+    call = host_path()._library().make(executor_of(work), work.name, "cpu", 2, [2], 0, -1, *addresses, 1)
+    context, tensors = ctypes.c_int.in_dll(_DRIVER.loaded, "context"), arrays()
+    for _ in range(3):
+        context.value = 0
+        call(*tensors)[0].sum().backward()
+        assert context.value == 1
+    assert counts(call)[1] == [(2, ""), (2, "")]
 
 
 def test_values_are_dropped_after_their_last_use_and_on_a_side_stream_after_the_join() -> None:
@@ -554,6 +616,6 @@ def test_without_a_compiler_python_runs(monkeypatch: pytest.MonkeyPatch) -> None
 
     path = module.HostPath()
     monkeypatch.setattr(module, "host_library", lambda: "no C++ compiler: g++")
-    work = PlannedWork("tested", _CPU, 2, (2,), 0, forward, backward)
+    work = PlannedWork("tested", _CPU, 2, (2,), 0, None, forward, backward)
     assert path.planned_call(work) is None
     assert path.notes == "host: Python, no C++ compiler: g++"

@@ -67,7 +67,7 @@ def trained(module: Any, **options: Any) -> list[Tensor]:
 def replays(module: Any) -> int:
     """Of all calls of a module. Each of them has been recorded."""
     calls = [call for call in module._chooser.short._calls.values() if isinstance(call, ShortCall)]
-    made = [counts(call._planned) for short in calls for call in short.run._planned[1]]
+    made = [counts(call._planned) for short in calls for call in short.run._calls]
     assert made
     assert [reason for _, tapes in made for _, reason in tapes if reason] == []
     return sum(count for _, tapes in made for count, _ in tapes)
@@ -153,6 +153,19 @@ def moved(module: Any) -> list[Tensor]:
 @on_clusters
 def test_weights_that_move_on_clusters() -> None:
     compare(make("lstm", 9, "cpu", torch.float16), moved, 4)
+
+
+@on_clusters
+def test_weights_that_move_are_not_recorded_again_on_clusters() -> None:
+    with compiled_host():
+        module = make("lstm", 9, "cpu", torch.float16)
+        for _ in range(4):
+            trained(module)
+            for parameter in module.parameters():
+                parameter.data = torch.cat([parameter.data.flatten()] * 2)[: parameter.numel()].view_as(parameter)
+        (short,) = (call for call in module._chooser.short._calls.values() if isinstance(call, ShortCall))
+        python_runs, tapes = counts(short.run._calls[0]._planned)
+        assert (python_runs, [count for count, _ in tapes]) == (2, [17, 17])
 
 
 def with_dropout(module: Any) -> list[Tensor]:
