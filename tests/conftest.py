@@ -28,6 +28,8 @@ _OF_EACH_WORKER = ("left out", "need a GPU")  # what all of them count alike
 _TESTS = Path(__file__).parent
 _SECONDS = 300  # of a test; rows of the suites have no limit here, since one of the profile "thorough" may take longer
 _has_gpu = torch.cuda.is_available()
+if not _has_gpu:  # nothing is built beside simulated launches
+    os.environ.setdefault("ECORNN_HOST", "python")
 
 
 @pytest.fixture(autouse=True)

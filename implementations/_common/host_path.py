@@ -1,6 +1,6 @@
 """The compiled host path: calls that Python has planned and run once are replayed by C++, which owns their backward pass.
 
-`ECORNN_HOST=compiled` turns it on. Python runs the calls until the library is built, and those that cannot be replayed.
+`ECORNN_HOST=python` turns it off. Python runs the calls until the library is built, and those that cannot be replayed.
 """
 
 from __future__ import annotations
@@ -50,13 +50,17 @@ class HostPath:
     """Makes planned calls once the library is there. notes: what runs them, and why."""
 
     def __init__(self) -> None:
-        self.notes = "host: Python, as ECORNN_HOST is not compiled"
+        self.notes = "host: Python, as ECORNN_HOST is python"
         self._module: Any = None
         self._is_final = False  # it is there, or cannot be
 
     @property
     def is_enabled(self) -> bool:
-        return os.environ.get("ECORNN_HOST") == "compiled"
+        """Raises ValueError for an unknown setting."""
+        setting = os.environ.get("ECORNN_HOST") or "compiled"
+        if setting not in ("compiled", "python"):
+            raise ValueError(f"expected ECORNN_HOST as compiled or python, got {setting!r}")
+        return setting == "compiled"
 
     @property
     def sources(self) -> list[HostLibrary]:

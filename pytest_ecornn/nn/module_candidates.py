@@ -314,7 +314,7 @@ def module_problem(
     on_cpu = kernel_limits.kernels_on(kind.device) == FUSED
     is_linear = on_cpu or estimates.is_linear(case if kind.autocast is None else replace(case, dtype=_name(kind.autocast)))
     variants = ["eights"] * (not is_linear and not kind.batch % _EIGHT)
-    variants += ["compiled_host"] * (not on_cpu and host_path().is_enabled)  # which makes the kernels' calls faster
+    variants += ["compiled_host"] * (not on_cpu and bool(host_path().sources))  # which makes the kernels' calls faster
     problem = Problem(
         case=case, caller="module", x_grad=kind.x_grad, weight_grad=kind.weight_grad,
         dropout=options.dropout > 0, evaluation=not options.training, deterministic=kind.deterministic,

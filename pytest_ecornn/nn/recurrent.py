@@ -31,6 +31,7 @@ from pytest_ecornn.nn.kernel_limits import FUSED
 from pytest_ecornn.nn.lengths_by_torch import batched_states, run_by_torch
 from pytest_ecornn.nn.module_candidates import is_tf32
 from pytest_ecornn.nn.quantization import qconfig_of
+from pytest_ecornn.nn.short_calls import HOST_NOTE
 from pytest_ecornn.nn.torch_op import run_as_op, runs_as_op
 from pytest_ecornn.nn.tracing import LEAF_MODULE
 
@@ -97,7 +98,7 @@ class _Recurrent(nn.RNNBase):
         chooser, may_be_short = self._chooser, type(input) is Tensor
         # Notes are set not by Module's __setattr__, which takes the host as long as all of this.
         if may_be_short and (call := chooser.short_call(self, input, hx, None)) is not None:
-            self.__dict__["_notes"] = call.choice.notes
+            self.__dict__["_notes"] = call.notes
             return call.run(self, input, hx)
         choice, has_weights = chooser.on_cpu, False
         if choice is None or type(input) is not Tensor or not input.is_cpu:
@@ -112,7 +113,7 @@ class _Recurrent(nn.RNNBase):
     def _forward_with_lengths(self, input: Any, hx: Any, given: Any) -> Any:
         chooser, may_be_short = self._chooser, not torch.compiler.is_compiling() and _are_on_one_device(input, given)
         if may_be_short and (call := chooser.short_call(self, input, hx, given)) is not None:
-            self.__dict__["_notes"] = call.choice.notes
+            self.__dict__["_notes"] = call.notes
             return call.run(self, input, hx, given)
         lengths = lengths_beside(input, given, self.batch_first)
         self._update_flat_weights()
@@ -168,10 +169,13 @@ class _Recurrent(nn.RNNBase):
     def notes(self) -> str:
         """Returns what ran the last call, and why: the times that decided and their cost, or what the kernels do not run.
 
-        With `ECORNN_HOST=compiled` also what runs the host's part of calls by persistent_gpu.
+        Of repeated calls by persistent_gpu also what runs the host's part, unless `ECORNN_HOST` is python.
         """
-        has_host_path = self._notes.startswith("persistent_gpu") and host_path().is_enabled
-        return f"{self._notes}; {host_path().notes}" if has_host_path else self._notes
+        notes: str = self._notes
+        if not notes.endswith(HOST_NOTE):
+            return notes
+        notes = notes.removesuffix(HOST_NOTE)
+        return f"{notes}; {host_path().notes}" if host_path().is_enabled else notes
 
     def flatten_parameters(self) -> None:
         """Flattens parameters for cuDNN, bfloat16 too. With backend "persistent_gpu" they stay where they are."""

@@ -27,6 +27,7 @@ _MAX_CALLS, _MAX_MISSES = 256, 8
 _MAX_ZEROS = 2**18  # elements of an initial state that a module keeps; to fill more takes the device longer than the host
 _make_guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 _rnn_precision = reader("rnn")
+HOST_NOTE = "; host"  # ends notes of calls that the compiled host path may run
 
 
 class Choice(NamedTuple):
@@ -159,11 +160,12 @@ class ShortCall:
     there are. misses: earlier ones of the kind whose guards did not hold in the next calls.
     """
 
-    __slots__ = ("_guard", "_runs_in_graphs", "_tensors", "choice", "misses", "run")
+    __slots__ = ("_guard", "_runs_in_graphs", "_tensors", "choice", "misses", "notes", "run")
 
     def __init__(self, guard: Callable[..., bool], tensors: int, run: Callable[..., Any], choice: Choice, misses: int):
         self._guard, self._tensors, self.run, self.choice, self.misses = guard, tensors, run, choice, misses
         self._runs_in_graphs = choice.called == choice.captured
+        self.notes = choice.notes + HOST_NOTE * isinstance(run, _KernelCall)
 
     def is_for(self, given: tuple[Tensor, ...], weights: list[Tensor]) -> bool:
         """Whether tensors, modes and transforms are as they were, and no graph is captured that another backend runs in."""

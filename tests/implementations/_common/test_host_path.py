@@ -619,3 +619,12 @@ def test_without_a_compiler_python_runs(monkeypatch: pytest.MonkeyPatch) -> None
     work = PlannedWork("tested", _CPU, 2, (2,), 0, None, forward, backward)
     assert path.planned_call(work) is None
     assert path.notes == "host: Python, no C++ compiler: g++"
+
+
+def test_an_unknown_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting, is_enabled in (("compiled", True), ("python", False), ("", True)):
+        monkeypatch.setenv("ECORNN_HOST", setting)
+        assert host_path().is_enabled == is_enabled
+    monkeypatch.setenv("ECORNN_HOST", "c++")
+    with pytest.raises(ValueError, match=r"expected ECORNN_HOST as compiled or python, got 'c\+\+'"):
+        _ = host_path().is_enabled
