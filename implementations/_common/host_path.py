@@ -67,6 +67,11 @@ class HostPath:
         """What is compiled for it: the library, unless that is off or there is no compiler."""
         return [library] if self.is_enabled and not isinstance(library := host_library(), str) else []
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the library is there."""
+        return self.is_enabled and self._library() is not None
+
     def planned_call(self, work: PlannedWork) -> Callable[..., tuple[Tensor, ...]] | None:
         """A function of the call's tensors, None for none, that returns its results; None while there is no library."""
         if (module := self._library()) is None:

@@ -20,6 +20,7 @@ from pytest_ecornn.implementations._common.autograd_ops import (
     register_autograd,
     wants_gradient,
 )
+from pytest_ecornn.implementations._common.cast_work import cast_work
 from pytest_ecornn.implementations._common.host_path import PlannedWork, host_path
 from pytest_ecornn.implementations.persistent_gpu import backward, forward
 from pytest_ecornn.implementations.persistent_gpu.forward import SavedTensors
@@ -100,21 +101,25 @@ class CheckedCall:
     """Calls on x, initial states, parameters and lengths of the layouts, dtypes and device of those given, which are checked.
 
     sizes, dtype, device: of x. first, lengths: without gaps. weights: as `run`'s, which calls read anew from the same
-    addresses. trains: a gradient is wanted. Raises as `run` does.
+    addresses. trains: a gradient is wanted. casts: tensors are of another dtype, and cast to this one; the compiled host path
+    must be there. Raises as `run` does.
     """
 
     __slots__ = ("_planned", "_work", "parameters", "plan", "trains")
 
     def __init__(
         self, sizes: torch.Size, dtype: torch.dtype, device: torch.device, first: Sequence[Tensor],
-        weights: Sequence[Tensor | None], lengths: Tensor | None, how: RNNOptions, trains: bool,
+        weights: Sequence[Tensor | None], lengths: Tensor | None, how: RNNOptions, trains: bool, casts: bool = False,
     ):  # fmt: skip
         hidden, has_lengths = hidden_size_of(weights), lengths is not None
         self.plan = get_plan(how, sizes, len(weights), hidden, dtype, device, trains, has_lengths)
-        self.plan.check(first, weights, lengths)
+        if not casts:
+            self.plan.check(first, weights, lengths)
         self.parameters, self.trains = FrozenParameters(weights), trains
         self._work = planned_work(self.plan, len(first)) if host_path().is_enabled else None
         self._planned: Callable[..., Sequence[Tensor]] | None = None
+        if casts and self._work is not None:
+            self._work = cast_work(self._work, dtype, 2 + len(first) + len(weights))
 
     def __call__(self, x: Tensor, first: Sequence[Tensor], lengths: Tensor | None = None) -> Sequence[Tensor]:
         if self._work is not None and self._planned is None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, is_plain_tensor
+from pytest_ecornn.implementations._common.cast_work import copies
 from pytest_ecornn.reference.precision import is_autocast
 
 
@@ -30,8 +31,8 @@ def cast_parameters(parameters: Sequence[Tensor | None], device: torch.device) -
     if not given or not can_skip_dispatch(given):
         cast = autocast_of(device)
         return [None if one is None else cast(one) for one in parameters]
-    copies = iter(_apply_directly(dtype, *given))
-    return [next(copies) if wanted else one for one, wanted in zip(parameters, is_cast, strict=True)]
+    made = iter(_apply_directly(dtype, *given))
+    return [next(made) if wanted else one for one, wanted in zip(parameters, is_cast, strict=True)]
 
 
 class _CastTogether(torch.autograd.Function):
@@ -41,24 +42,18 @@ class _CastTogether(torch.autograd.Function):
     def forward(ctx: Any, dtype: torch.dtype, *given: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.dtypes = [one.dtype for one in given]
-        copies = _copies(given, [dtype] * len(given))
+        made = copies(given, [dtype] * len(given))
         is_wanted = ctx.needs_input_grad[1:]
-        ctx.mark_non_differentiable(*(copy for copy, wanted in zip(copies, is_wanted, strict=True) if not wanted))
-        return tuple(copies)
+        ctx.mark_non_differentiable(*(copy for copy, wanted in zip(made, is_wanted, strict=True) if not wanted))
+        return tuple(made)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         if torch.is_grad_enabled() or not (can_skip_dispatch(gradients) and all(map(is_plain_tensor, gradients))):
             return None, *(one if one is None else one.to(dtype) for one, dtype in zip(gradients, ctx.dtypes, strict=True))
         wanted = [(one, dtype) for one, dtype in zip(gradients, ctx.dtypes, strict=True) if one is not None]
-        copies = iter(_copies(*zip(*wanted, strict=True)) if wanted else [])
-        return None, *(one if one is None else next(copies) for one in gradients)
-
-
-def _copies(given: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[Tensor]:
-    made = [torch.empty_like(one, dtype=dtype) for one, dtype in zip(given, dtypes, strict=True)]
-    torch._foreach_copy_(made, [*given])
-    return made
+        made = iter(copies(*zip(*wanted, strict=True)) if wanted else [])
+        return None, *(one if one is None else next(made) for one in gradients)
 
 
 # `apply` without what it does for torch.func, in Python, for each argument.

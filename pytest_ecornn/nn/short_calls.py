@@ -12,16 +12,17 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, get_num_threads, is_grad_enabled, nn
-from torch._C import _get_deterministic_algorithms
+from torch._C import _get_deterministic_algorithms, _is_any_autocast_enabled
 from torch.autograd import forward_ad
 
 from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, wants_gradient
+from pytest_ecornn.implementations._common.host_path import host_path
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.persistent_gpu.ops import CheckedCall
 from pytest_ecornn.implementations.persistent_gpu.parameters import FrozenParameters
 from pytest_ecornn.nn.calls import run_layers
 from pytest_ecornn.nn.torch_op import FUNCTIONS
-from pytest_ecornn.reference.precision import reader
+from pytest_ecornn.reference.precision import is_autocast, reader
 
 _MAX_CALLS, _MAX_MISSES = 256, 8
 _MAX_ZEROS = 2**18  # elements of an initial state that a module keeps; to fill more takes the device longer than the host
@@ -100,7 +101,9 @@ class ShortCalls:
             self._calls[key] = None
             return
         is_captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
-        if earlier == "never" or is_captured or torch._C._is_any_autocast_enabled() or x.dim() != 3:
+        if earlier == "never" or is_captured or x.dim() != 3:
+            return
+        if _is_any_autocast_enabled() and (choice.called in ("torch", "fused_cpu") or not _may_cast((*given, *weights))):
             return
         if not can_skip_dispatch((*given, *weights)) or any(map(Tensor.is_neg, given)):
             return
@@ -137,8 +140,13 @@ def _settings(module: Any, x: Tensor, hx: Any, lengths: Tensor | None) -> Hashab
     """What equal calls have alike. The guard checks layouts, dtypes, devices, gradients' needs and autocast of all tensors."""
     return (
         type(hx), lengths is None, module.training, module.dropout, module.batch_first, is_grad_enabled(),
-        _get_deterministic_algorithms(), get_num_threads(), x.is_cuda and _rnn_precision(),
+        _get_deterministic_algorithms(), get_num_threads(), x.is_cuda and _rnn_precision(), _cast_dtype(x.device),
     )  # fmt: skip
+
+
+def _cast_dtype(device: torch.device) -> torch.dtype | None:
+    """Autocast's dtype there, None where it is not enabled."""
+    return torch.get_autocast_dtype(device.type) if _is_any_autocast_enabled() and is_autocast(device) else None
 
 
 def _make_guard(tensors: tuple[Tensor, ...]) -> Callable[..., bool] | None:
@@ -245,14 +253,16 @@ class _KernelCall:
     __slots__ = ("_addresses", "_calls", "_dropout")
 
     def __init__(self, module: Any, x: Tensor, states: Sequence[Tensor], lengths: Tensor | None):
-        self._dropout = module.dropout if module.training else 0.0
+        self._dropout, cast_dtype = module.dropout if module.training else 0.0, _cast_dtype(x.device)
+        dtype = cast_dtype or x.dtype
         self._addresses, self._calls = _addresses(module), list[CheckedCall]()
         layers, shape, trains = module.num_layers if self._dropout > 0 else 1, x.shape, wants_gradient((x,))
-        options = module._options(x.dtype)
+        options = module._options(dtype)
         for layer, weights in enumerate(_split(_with_biases(module), layers)):
             initial = [state.chunk(layers)[layer] for state in states]
             trains = trains or wants_gradient((*initial, *weights))  # as the layers before it, whose output it takes
-            self._calls.append(CheckedCall(shape, x.dtype, x.device, initial, weights, lengths, options, trains))
+            casts = cast_dtype is not None
+            self._calls.append(CheckedCall(shape, dtype, x.device, initial, weights, lengths, options, trains, casts))
             shape = torch.Size((*shape[:2], module.hidden_size * (1 + module.bidirectional)))
 
     def __call__(self, module: Any, x: Tensor, hx: Any, lengths: Tensor | None = None) -> Any:
@@ -263,6 +273,11 @@ class _KernelCall:
         calls = self._calls if lengths is None else [partial(call, lengths=lengths) for call in self._calls]
         output, *states = run_layers(calls, x, _states_of(hx), self._dropout)
         return output, tuple(states) if len(states) > 1 else states[0]
+
+
+def _may_cast(tensors: Sequence[Tensor]) -> bool:
+    """Whether a planned call may cast the tensors, as autocast does."""
+    return host_path().is_compiled and all(tensor.dtype != torch.float64 for tensor in tensors)
 
 
 def _addresses(module: Any) -> list[int]:

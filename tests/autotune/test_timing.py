@@ -55,6 +55,23 @@ def test_a_graph_is_timed_beside_the_call(monkeypatch: pytest.MonkeyPatch, repla
     assert (made.device_us, made.called_us) == pytest.approx((device_us, 1000))
 
 
+@pytest.mark.parametrize(("later_ms", "calls"), [(0.2, 3), (20.0, 2)])
+def test_on_a_gpu_no_sample_holds_a_modules_third_call(monkeypatch: pytest.MonkeyPatch, later_ms: float, calls: int) -> None:
+    """Which is recorded; unless that takes little of a call."""
+    monkeypatch.setattr(probed_call.ProbedCall, "_synchronize", lambda self: None)
+    times_ms = iter([30.0, later_ms, 5.0 + later_ms])
+    durations = list[float]()
+
+    def call() -> None:
+        durations.append(next(times_ms, later_ms))
+        sleeps(durations[-1])()
+
+    made = probed_call.ProbedCall(call, torch.device("cuda"))
+    assert len(durations) == calls
+    made.warm_up()
+    assert calls == 2 or made.called_us == pytest.approx(1000 * later_ms, rel=1e-3)
+
+
 def test_problems_are_timed_at_two_lengths() -> None:
     assert [probe_lengths(steps) for steps in (1, 4, 5, 47, 48, 96, 97)] == [
         *((1,), (4,), (5, 96), (47, 96), (24, 48), (24, 96), (24, 96))

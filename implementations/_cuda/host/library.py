@@ -22,18 +22,22 @@ from pytest_ecornn.system.cache import cache_dir
 
 _SOURCE, _NAME = Path(__file__).with_name("replay.cpp"), "ecornn_host"
 _COMPILERS = ("g++", "c++", "clang++")
+_OPTIONS = ("-std=c++20", "-O2", "-w", "-fPIC", "-shared", "-fvisibility=hidden")
 _POLL_SECONDS = 0.1
 
 
 class HostLibrary(NamedTuple):
-    """The library of a compiler, for this Python and torch: what is compiled beside the calls, as kernels are."""
+    """The library for this Python and torch: what is compiled beside the calls, as kernels are.
 
-    compiler: str
+    compiler: None where the library lies in the cache folder, made on another machine.
+    """
+
+    compiler: str | None
 
     @property
     def path(self) -> Path:
         """Its file in the cache folder, whether it exists or not."""
-        made_of = (torch.__version__, sysconfig.get_config_var("SOABI"), self._command(), _SOURCE.read_bytes())
+        made_of = (torch.__version__, sysconfig.get_config_var("SOABI"), *_OPTIONS, _abi(), _SOURCE.read_bytes())
         return cache_dir() / f"host-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:24]}.so"
 
     @property
@@ -56,11 +60,10 @@ class HostLibrary(NamedTuple):
             partial.unlink(missing_ok=True)
 
     def _command(self) -> list[str]:
-        folder, abi = Path(torch.__file__).parent, int(torch._C._GLIBCXX_USE_CXX11_ABI)
+        folder = Path(torch.__file__).parent
         includes = [sysconfig.get_paths()["include"], str(folder / "include")]
         libraries = [f"-L{folder / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]  # which torch has loaded
-        options = ["-std=c++20", "-O2", "-w", "-fPIC", "-shared", "-fvisibility=hidden", f"-D_GLIBCXX_USE_CXX11_ABI={abi}"]
-        return [self.compiler, *options, *(f"-I{one}" for one in includes), str(_SOURCE), *libraries]
+        return [str(self.compiler), *_OPTIONS, _abi(), *(f"-I{include}" for include in includes), str(_SOURCE), *libraries]
 
     @cache  # noqa: B019 - there is one
     def load(self) -> Any:
@@ -71,6 +74,10 @@ class HostLibrary(NamedTuple):
         module = module_from_spec(spec)
         loader.exec_module(module)
         return module
+
+
+def _abi() -> str:
+    return f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
 
 
 def _log_of(run: subprocess.Popen[str]) -> str:
@@ -84,8 +91,10 @@ def _log_of(run: subprocess.Popen[str]) -> str:
 
 @cache
 def host_library() -> HostLibrary | str:
-    """The library of this machine's compiler, or why there is none."""
+    """The library, made by this machine's compiler or there already, or why there is none."""
     compiler = next(filter(None, map(shutil.which, filter(None, (os.environ.get("CXX"), *_COMPILERS)))), None)
     if sys.platform != "linux":
         return "built on Linux alone"
-    return HostLibrary(compiler) if compiler else f"no C++ compiler: {', '.join(_COMPILERS)}"
+    if compiler is None and not HostLibrary(None).is_compiled:
+        return f"no C++ compiler: {', '.join(_COMPILERS)}"
+    return HostLibrary(compiler)

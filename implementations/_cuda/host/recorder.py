@@ -131,7 +131,7 @@ class Recorder(TorchDispatchMode):
         return code
 
     def _record(self, schema: Any, args: Any, kwargs: Any, result: Any) -> None:
-        results = [*result] if isinstance(result, (tuple, list)) else [result]
+        results = [*result] if isinstance(result, (tuple, list)) else [] if result is None else [result]
         if not all(type(tensor) is Tensor for tensor in results):
             return self._refuse(f"{schema.name} returns other than tensors")
         is_allocation = schema.name.startswith(_ALLOCATIONS)

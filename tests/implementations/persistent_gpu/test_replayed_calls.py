@@ -206,6 +206,37 @@ def test_hooks_retain_graph_checkpoint_and_double_backward_on_clusters() -> None
     compare(make("gru", 9, "cpu", torch.float32), in_many_ways, 8)
 
 
+def under_autocast(run: Steps, dtype: torch.dtype = torch.bfloat16) -> Steps:
+    def within(module: Any) -> list[Tensor]:
+        with torch.autocast(module.weight_hh_l0.device.type, dtype):
+            return run(module)
+
+    return within
+
+
+@on_clusters
+@pytest.mark.parametrize("run", [trained, inferred, with_dropout, in_many_ways, with_lengths, moved])
+def test_autocast_on_clusters(run: Steps) -> None:
+    layers = 2 if run is with_dropout else 1
+    module = make("gru", 9, "cpu", torch.float32, num_layers=layers, dropout=0.5 * (layers > 1))
+    compare(module, under_autocast(run), 2 if run is inferred else 4)
+
+
+@on_clusters
+def test_autocast_keeps_the_parameters_dtype_and_its_own_tapes_on_clusters() -> None:
+    with compiled_host():
+        module = make("lstm", 9, "cpu", torch.float32)
+        for dtype in (torch.bfloat16, torch.float16, None):
+            for x, _ in inputs(module):
+                with nullcontext() if dtype is None else torch.autocast("cpu", dtype):
+                    output, _ = module(x)
+                assert output.dtype == (dtype or torch.float32)
+                output.sum().backward()
+                assert x.grad.dtype == torch.float32
+        assert {parameter.grad.dtype for parameter in module.parameters()} == {torch.float32}
+        assert replays(module) == 3 * 2 * 2
+
+
 def distributed(module: Any) -> list[Tensor]:
     wrapped, seen = DistributedDataParallel(module), list[Tensor]()
     for x, _ in inputs(module):
@@ -345,6 +376,15 @@ def test_a_captured_step_on_a_gpu(case: str) -> None:
 @needs_ampere
 def test_hooks_retain_graph_checkpoint_and_double_backward_on_a_gpu() -> None:
     compare(of_case("GRU 128 float32"), in_many_ways, 8)
+
+
+@needs_ampere
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_on_a_gpu(dtype: torch.dtype) -> None:
+    for run in (trained, inferred, in_many_ways, with_lengths):
+        compare(make("lstm", 512, "cuda", torch.float32), under_autocast(run, dtype), 2)
+    dropped = make("gru", 96, "cuda", torch.float32, num_layers=2, dropout=0.5)
+    compare(dropped, under_autocast(with_dropout, dtype), 4)
 
 
 @needs_ampere
