@@ -16,6 +16,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include <condition_variable>
 #include <map>
@@ -636,14 +637,62 @@ struct PlannedBackward : torch::autograd::Node {
             inputs.push_back(std::move(one));
         }
         for (auto& one : inputs) is_observed |= one.defined() && one.key_set() != keys;
-        std::string needs;
-        for (size_t i = 0; i < num_outputs(); i++) needs += task_should_compute_output(i) ? '1' : '0';
+        auto needs = wanted();
         // A CUDA graph of the backward pass alone may be replayed more often than the forward pass before it.
         bool overwrites = !torch::autograd::get_current_graph_task_keep_graph() && !call->driver.captures();
         if (is_observed) return call->by_python(inputs, needs, overwrites, Run::OBSERVED);
         return call->run(inputs, needs, overwrites);
     }
 
+    std::string wanted() const {
+        std::string needs;
+        for (size_t i = 0; i < num_outputs(); i++) needs += task_should_compute_output(i) ? '1' : '0';
+        return needs;
+    }
+
+#if __has_include(<torch/headeronly/version.h>)  // torch 2.9
+    // Compiled autograd calls the pass as one opaque function of what was saved.
+    void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+        args.collect(call->name);
+        args.collect(static_cast<int64_t>(reinterpret_cast<uintptr_t>(call.get())));
+        args.collect(saved, true);
+    }
+
+    torch::autograd::variable_list apply_with_saved(
+        const torch::autograd::variable_list& gradients, torch::dynamo::autograd::SwapSavedVariables& swapped) override {
+        using namespace torch::dynamo::autograd;
+        swapped.before(saved);
+        PackedArgs packed;
+        packed.pack(wanted());
+        std::string defined;
+        for (auto& one : saved) {
+            auto tensor = one.unpack(getptr());
+            defined += tensor.defined() ? '1' : '0';
+            if (tensor.defined()) packed.pack(tensor);
+        }
+        packed.pack(defined);
+        auto args = std::move(packed).vec();
+        std::vector<at::TypePtr> schema;
+        for (auto& one : args) schema.push_back(one.isTensor() ? at::TensorType::get() : one.type());
+        auto function = [call = call](const torch::autograd::variable_list& gradients, const std::vector<c10::IValue>& args) {
+            Tensors inputs;
+            size_t next = 1;
+            for (auto is_defined : args.back().toStringRef())
+                inputs.push_back(is_defined == '1' ? args[next++].toTensor() : Tensor());
+            inputs.insert(inputs.end(), gradients.begin(), gradients.end());
+            at::NoGradGuard no_grad;
+            return call->by_python(inputs, args[0].toStringRef(), false, Run::PLAIN);
+        };
+        auto metadata = IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
+            get_input_metadata(next_edges()));
+        auto& python = getPyCompilerInterface();
+        auto name = python->bind_function(swapped.get_py_compiler(), call->name, function, schema, true, false);
+        auto results = python->call_function(
+            swapped.get_py_compiler(), "apply_functional", name, gradients, args, metadata);
+        swapped.after(saved);
+        return results;
+    }
+#endif
 };
 
 template <class Pointer, class T>

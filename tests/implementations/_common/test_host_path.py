@@ -402,6 +402,20 @@ def test_a_tensor_given_twice_and_memory_of_two_are_refused() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor")  # torch's own
+def test_compiled_autograd_takes_the_backward_pass_as_one_function(has_bias: bool) -> None:
+    from torch._dynamo import compiled_autograd  # which takes long to import
+
+    call, tensors, gradient = planned(), arrays(has_bias=has_bias), torch.randn(ROWS, UNITS)
+    leaves = [tensor for tensor in tensors if tensor is not None]
+    expected = grads(call(*tensors)[0], leaves, gradient)
+    for _ in range(2):
+        output = call(*tensors)[0]
+        with compiled_autograd._enable(torch.compile(backend="eager")):
+            expect_equal(grads(output, leaves, gradient), expected)
+
+
 def test_modes_see_what_runs() -> None:
     class Seen(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
