@@ -11,11 +11,23 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import Phase, given, reject, settings
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from pytest_ecornn.cases import contents
+from pytest_ecornn.cases.strategies import SizeLimits, cases
+from pytest_ecornn.contract import Case, SupportedCases, cells
+from pytest_ecornn.implementations._common.host_path import host_path
+from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
+from pytest_ecornn.implementations._cuda.compile import with_index
+from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim
+from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
+from pytest_ecornn.implementations.persistent_gpu.ops import planned_work
+from pytest_ecornn.implementations.persistent_gpu.plan import plan_of_case
 from pytest_ecornn.nn.short_calls import ShortCall
+from pytest_ecornn.run.exploration import PROFILES
 from tests.helpers.nn_modules import MODULES, tensors
 from tests.helpers.replayed_calls import compiled_host, counts
 from tests.helpers.requirements import needs_ampere, on_simulator
@@ -272,6 +284,49 @@ def test_the_notes_say_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
         assert module.notes().endswith("; host: compiled")
 
 
+def compare_on(case: Case) -> None:
+    """Both executors give the same bits on a drawn case."""
+    device = torch.device("cpu") if case.device == "cpu" else with_index(case.device)
+    problem = contents.problem(case)
+    if device.type == "cuda" and PersistentGpu().unsupported(case, device) is not None:
+        reject()
+    names = [name + suffix for _, _, suffix in cells.parameter_suffixes(case) for name in PARAMETERS]
+    floats = [problem.x, *cells.unpack_state(problem.state), *(problem.weights.get(name) for name in names)]
+    x, *others = [None if tensor is None else tensor.to(device) for tensor in floats]
+    lengths = None if problem.lengths is None else problem.lengths.to(device)
+    states = len(cells.unpack_state(problem.state))
+    tensors = [contiguous_last_dim(x), lengths, *(state.contiguous() for state in others[:states]), *others[states:]]
+    leaves = [tensor.requires_grad_(case.training) for tensor in tensors if tensor is not None and tensor is not lengths]
+    work = planned_work(plan_of_case(case, device), states)
+    call = host_path().planned_call(work)
+    with torch.no_grad():
+        *results, _ = forward = [*work.forward(tensors), None]
+        results = results[: work.num_results]
+        d_results = [torch.ones_like(result) for result in results]
+        saved, needs = [forward[at] for at in work.saved], [tensor is not None and tensor is not lengths for tensor in tensors]
+        given = [*tensors, *saved, *d_results]
+        gradients = [d for d in work.backward(needs, False, False, given) if d is not None] if case.training else []
+    for _ in range(3):
+        outputs = call(*tensors)
+        replayed = torch.autograd.grad(outputs, leaves, d_results) if case.training else []
+        for number, (ours, expected) in enumerate(zip([*outputs, *replayed], [*results, *gradients], strict=True)):
+            bits = torch.int16 if expected.itemsize == 2 else torch.int32  # which are equal of NaN, too
+            assert torch.equal(ours.view(bits), expected.view(bits)), f"tensor {number} of {case}"
+    assert all(replays == 2 and not reason for replays, reason in counts(call)[1])
+
+
+def compare_drawn(cell: str, dtype: str, device: str, examples: int, sizes: SizeLimits) -> None:
+    domain = SupportedCases(cells=(cell,), sparse=False)
+    options = settings(max_examples=examples, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+    with compiled_host():
+        options(given(cases(domain, cell, dtype, device, sizes))(compare_on))()
+
+
+@on_clusters
+def test_drawn_cases_on_clusters() -> None:
+    compare_drawn("gru", "float16", "cpu", 6, SizeLimits(steps=8, batch=5, hidden=17, inputs=9))
+
+
 # On a GPU, where autograd runs the backward pass on a thread of its own.
 
 GPU_CASES: dict[str, tuple[str, int, torch.dtype, dict[str, Any]]] = {
@@ -376,6 +431,13 @@ def test_a_captured_step_on_a_gpu(case: str) -> None:
 @needs_ampere
 def test_hooks_retain_graph_checkpoint_and_double_backward_on_a_gpu() -> None:
     compare(of_case("GRU 128 float32"), in_many_ways, 8)
+
+
+@needs_ampere
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("cell", MODULES)
+def test_drawn_cases_on_a_gpu(cell: str, dtype: str) -> None:
+    compare_drawn(cell, dtype, "cuda", 25, SizeLimits(steps=PROFILES["thorough"].steps))
 
 
 @needs_ampere
