@@ -100,7 +100,7 @@ def _best(problem: ProblemSize, device: Device) -> dict[str, Form]:
 
 def _once() -> Iterator[Job]:
     for cell, precision in product(GATES, PRECISIONS):
-        yield Job("persistent", "persistent_gpu", f"{cell}-T1-B11-H203-{precision}-cuda-state", "once")
+        yield Job("persistent", "persistent_gpu", f"{cell}-T1-B11-H203-{precision}-cuda-state-training", "once")
         yield Job("persistent", "persistent_gpu", f"{cell}-T3-B11-H203-{precision}-cuda-L3-ragged", WAVE)
 
 

@@ -33,6 +33,7 @@ from pytest_ecornn.implementations.persistent_gpu.plan import (
     hidden_size_of,
     state_addresses,
 )
+from pytest_ecornn.implementations.persistent_gpu.single_step import SingleStepBackwardConfig, get_single_step_backward
 
 _DIMENSIONS = 3  # of one direction's gradients
 
@@ -57,12 +58,15 @@ def backward(
     if lengths is not None and not how.projected and any(of_weights[: PER_PSEUDO_LAYER * stack.directions : PER_PSEUDO_LAYER]):
         masked = None if how.batch_first else zero_padding_in_one_launch(x, lengths)
         x = zero_padding(x, lengths, how.batch_first) if masked is None else masked
-    # Kernels write gradients of initial states that are not given, too: all to the same address, as nobody reads them.
-    grad_initial_states = [allocate(kind, stack.state) for _ in first] or [allocate(kind, stack.state)] * stack.num_states
+    grad_initial_states: list[Tensor | None]
+    if way.is_single_step_backward:
+        grad_initial_states = [allocate(kind, stack.state) if is_wanted else None for is_wanted in of_first]
+    else:  # kernels write those that are not given, too: all to the same address, as nobody reads them
+        grad_initial_states = [allocate(kind, stack.state) for _ in first] or [allocate(kind, stack.state)] * stack.num_states
     one = _Backward(
         stack, kind, [state.contiguous() for state in first], weights, kept,
         [one if one is None else one.contiguous() for one in d_finals], grad_initial_states, lengths, overwrites, of_weights,
-        [None] * len(weights), way.weight_gradients,
+        [None] * len(weights), way.weight_gradients, way.is_single_step_backward,
     )  # fmt: skip
     layers, d_inputs = stack.pseudo_layers // stack.directions, d_output
     with held(x, how.tf32):
@@ -79,12 +83,13 @@ class _Backward(NamedTuple):
     weights: Sequence[Tensor | None]
     kept: SavedTensors
     grad_final_states: Sequence[Tensor | None]
-    grad_initial_states: Sequence[Tensor]
+    grad_initial_states: Sequence[Tensor | None]
     lengths: Tensor | None
     may_overwrite_saved: bool
     needs_input_grad: Sequence[bool]  # of the weights
     d_weights: list[Tensor | None]
     all_directions: WeightGradients | None  # computes gradients of weights of both directions at once; None: apart
+    is_single_step: bool
 
     def layer(self, layer: int, inputs: Tensor, d_output: Tensor, wants_inputs: bool) -> Tensor:
         """Computes the gradients of a layer's weights; returns that of its inputs, where it is wanted."""
@@ -139,6 +144,9 @@ class _Backward(NamedTuple):
 
     def _launch_directions(self, layer: int, d_output: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Yields each direction's gradients: after both launches where they run at once, else before the other's launch."""
+        if self.is_single_step:
+            yield from ((self._single_step(layer, direction, d_output), None) for direction in range(self.stack.directions))
+            return
         one, found = self._pseudo_layer_launch(layer, 0, d_output)
         if self.stack.directions > 1 and one.may_run_concurrently:
             other, others = self._pseudo_layer_launch(layer, 1, d_output)
@@ -152,6 +160,46 @@ class _Backward(NamedTuple):
             other, others = self._pseudo_layer_launch(layer, 1, d_output)
             other.launch()
             yield others
+
+    def _single_step(self, layer: int, direction: int, d_output: Tensor) -> Tensor:
+        """Computes a track's gradients where T is 1, but for those by its inputs; returns that of its pre-activations."""
+        stack, kind, output = self.stack, self.kind, self.kept.outputs[layer]
+        track, offset = layer * stack.directions + direction, direction * stack.hidden * output.itemsize
+        at, has_initial = PER_PSEUDO_LAYER * track, bool(self.initial_states)
+        _, of_weight_hh, *of_biases = self.needs_input_grad[at : at + PER_PSEUDO_LAYER]
+        d_gates = allocate(kind, stack.gates)
+        d_recurrent = allocate(kind, stack.gates) if has_initial and stack.how.cell == "gru" else None
+        biases = [allocate(kind, (stack.wide,)) if is_wanted else None for is_wanted in of_biases]
+        zeros = allocate(kind, (stack.wide, stack.hidden)) if of_weight_hh and not has_initial else None
+        form = SingleStepBackwardConfig(stack.how.cell, stack.hidden, stack.batch, zeros is not None)
+        strides = stack.output_strides[1], stack.strides_of(d_output)[1]
+        get_single_step_backward(form, kind, *strides)((
+            self.kept.gates[track].data_ptr(), self.kept.cells[track].data_ptr(), output.data_ptr() + offset,
+            *state_addresses(self.initial_states, stack, track), d_output.data_ptr() + offset,
+            *state_addresses(self.grad_final_states, stack, track), d_gates.data_ptr(), address(d_recurrent),
+            *state_addresses(self.grad_initial_states, stack, track), *map(address, biases), address(zeros),
+        ))  # fmt: skip
+        self.d_weights[at + 1 : at + PER_PSEUDO_LAYER] = zeros, *biases
+        if has_initial:
+            self._by_initial_state(track, (d_gates if d_recurrent is None else d_recurrent).flatten(0, 1), of_weight_hh)
+        return d_gates
+
+    def _by_initial_state(self, track: int, rows: Tensor, of_weight_hh: bool) -> None:
+        """The products with h0 and W_hh where T is 1. rows: gradients of W_hh h0."""
+        at, d_h0, weight_hh = (
+            PER_PSEUDO_LAYER * track + 1,
+            self.grad_initial_states[0],
+            self.weights[PER_PSEUDO_LAYER * track + 1],
+        )
+        assert weight_hh is not None
+        if of_weight_hh:
+            self.d_weights[at] = matmul_tn(rows, self.initial_states[0][track], self.kind.tf32)
+        if d_h0 is None:
+            return
+        if self.stack.how.cell == "gru":  # whose kernel has stored what passes by the gates
+            d_h0[track].addmm_(rows, weight_hh)
+        else:
+            torch.mm(rows, weight_hh, out=d_h0[track])
 
     def _pseudo_layer_launch(
         self, layer: int, direction: int, d_output: Tensor
@@ -188,6 +236,8 @@ class _Backward(NamedTuple):
         found, of_product = self.d_weights, None if d_product is None else d_product.flatten(0, 1)
         if of_input:
             found[at] = matmul_tn(rows, inputs.flatten(0, 1), self.kind.tf32)
+        if self.is_single_step:  # its kernel has computed the others
+            return
         if of_states:
             found[at + 1] = self._weight_hh_gradient(track, rows, of_product)
         if of_bias_ih or of_bias_hh:

@@ -8,7 +8,11 @@ from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.input_gemm.gemm_3xtf32 import InputGemm3xTF32
 from pytest_ecornn.implementations.persistent_gpu.plan import ExecutionPlan
-from pytest_ecornn.implementations.persistent_gpu.single_step import get_single_step_kernel
+from pytest_ecornn.implementations.persistent_gpu.single_step import (
+    SingleStepBackwardConfig,
+    get_single_step_kernel,
+    make_backward_kernel,
+)
 from pytest_ecornn.implementations.persistent_gpu.wavefront import kernel_of
 
 
@@ -17,6 +21,8 @@ def describe(plan: ExecutionPlan) -> str:
     forward = ", then ".join(dict.fromkeys(form for form, _ in _forward_launches(plan)))
     if not plan.kind.saves_for_backward:
         return forward
+    if plan.is_single_step_backward:
+        return f"{forward}; backward: one step alone"
     return f"{forward}; backward: {kernel.compile_layer(plan.stack.shape, plan.kind.backward)[0]}"
 
 
@@ -57,7 +63,11 @@ def _backward_kernels(plan: ExecutionPlan) -> list[Kernel]:
     shape, spec = plan.stack, plan.kind
     if not spec.saves_for_backward:
         return []
-    kernels = [kernel.compile_layer(shape.shape, spec.backward)[1], padded_rows.make_kernel(spec.dtype, spec.device)]
+    padded = padded_rows.make_kernel(spec.dtype, spec.device)
+    if plan.is_single_step_backward:
+        form = SingleStepBackwardConfig(shape.how.cell, shape.hidden, shape.batch)
+        return [make_backward_kernel(form, spec.backward), padded]
+    kernels = [kernel.compile_layer(shape.shape, spec.backward)[1], padded]
     if not has_clusters(spec.device):
         return kernels
     apart = (shape.hidden,) if shape.how.cell == "gru" else ()  # whose recurrent product has a gradient of its own

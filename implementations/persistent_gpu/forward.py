@@ -168,10 +168,11 @@ class _Forward(NamedTuple):
         stack = self.stack
         launch = get_single_step_kernel(stack.how.cell, x.shape[2], stack.hidden, stack.batch, self.kind, output.shape[2])
         x, initial_states = aligned(x, launch.width), [aligned(state, launch.width) for state in self.initial_states]
-        of_track = self._packed_parameters(track, launch.width)
+        of_track, (kept, cells) = self._packed_parameters(track, launch.width), self._room()
         addresses = (
             x.data_ptr(), *of_track.addresses, *state_addresses(initial_states, stack, track),
             output.data_ptr() + direction * stack.hidden * output.itemsize, *state_addresses(self.final_states, stack, track),
+            address(kept), address(cells),
         )  # fmt: skip
         return PendingLaunch(launch, addresses, False, (x, *of_track.tensors, *initial_states))
 

@@ -21,7 +21,7 @@ from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wavefr
 from pytest_ecornn.implementations.persistent_gpu.input_gemm.gemm_3xtf32 import InputGemm3xTF32, make_fastest_input_gemm
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, Strides, is_fused
 from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_LAYER, FrozenParameters
-from pytest_ecornn.implementations.persistent_gpu.single_step import is_applicable
+from pytest_ecornn.implementations.persistent_gpu.single_step import MAX_BACKWARD_SEQUENCES, is_applicable
 from pytest_ecornn.implementations.persistent_gpu.wavefront import get_wavefronts_of_layers
 
 _MAX_APART = 2**20  # saved gates of a track, of which the pre-activations are apart
@@ -184,8 +184,12 @@ class ExecutionPlan:
         """Whether the kernel for one step runs, which computes the input product too and takes no lengths."""
         stack = self.stack
         widths = stack.input_width or 0, stack.output[2] * (stack.pseudo_layers > stack.directions)
-        needs_others = self.kind.saves_for_backward or self.kind.lengths
-        return is_applicable(stack.shape, widths, self.kind.dtype) and not needs_others
+        return is_applicable(stack.shape, widths, self.kind.dtype) and not self.kind.lengths
+
+    @cached_property
+    def is_single_step_backward(self) -> bool:
+        """Whether the kernel for one step backward runs, and products."""
+        return self.stack.steps == 1 and self.stack.batch <= MAX_BACKWARD_SEQUENCES and not self.kind.lengths
 
     @cached_property
     def output(self) -> EmptyFactory:
@@ -242,6 +246,8 @@ class ExecutionPlan:
     def weight_gradients(self) -> WeightGradients | None:
         """The gradients of weights, None where each direction has products of its own."""
         stack, kind = self.stack, self.kind
+        if self.is_single_step_backward:
+            return None
         sizes = GradientSizes(
             stack.steps, stack.batch, stack.hidden, stack.wide, stack.directions, splits_last=stack.how.cell == "gru",
             dtype=kind.dtype, device=kind.device, tf32=kind.tf32,

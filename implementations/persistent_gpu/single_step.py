@@ -1,7 +1,8 @@
-"""The kernel of persistent_gpu for T = 1, where reading the weights is all the work.
+"""The kernels of persistent_gpu for T = 1, where reading the weights is all the work.
 
-The kernel computes the input product too, so that a layer and direction is one launch. It reads the weights once for each 8
-sequences. Two GEMMs and a step read them once, and took longer wherever both were timed.
+Forward the kernel computes the input product too, so that a layer and direction is one launch. It reads the weights once for
+each 8 sequences. Two GEMMs and a step read them once, and took longer wherever both were timed. Backward the kernel reads no
+weights: products follow, those with W_hh only where initial states are given.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 from math import ceil, gcd
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, NN_CELLS, Device, MathMode
-from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations._cuda.kernel import BoundLaunch, Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, status_of
@@ -24,16 +24,24 @@ MAX_SEQUENCES = 16  # of any layer
 _MAX_SEQUENCES_OF_SMALL = 32  # of a layer with at most _MOST_BYTES of weights
 _MAX_SEQUENCES_OF_FEW_READS = 128  # of a layer that reads at most _MOST_BYTES in all
 _MOST_BYTES = 2**26  # all that was timed on an H100 up to there was faster than two GEMMs and a step
-_SOURCE = Path(__file__).parent / "kernels" / "single_step_forward.cu"
+_SOURCE = persistent_kernel.KERNELS / "single_step_forward.cu"
+_BACKWARD_SOURCE = persistent_kernel.KERNELS / "single_step_backward.cu"
 _TILE, _WARPS, _ROWS, _MOST_ROW_TILES = 8, 8, 16, 4  # sequences; rows of the tensor cores, that a block has at most
 _MOST_WIDE = 16  # bytes that are read at once
 _ADDRESSES = (  # the first fields of the kernel's Params
-    "x", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "h0", "c0", "output", "h_n", "c_n",
+    "x", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "h0", "c0", "output", "h_n", "c_n", "saved_gates", "saved_cells",
+)  # fmt: skip
+MAX_BACKWARD_SEQUENCES = 128  # that a block adds up for the biases
+_UNITS, _MIN_THREADS, _MAX_THREADS = 16, 256, 1024  # of a block backward
+_ZERO_BYTES = 64  # that a thread writes
+_BACKWARD_ADDRESSES = (
+    "saved_gates", "saved_cells", "output", "h0", "c0", "d_output", "d_h_n", "d_c_n", "d_gates", "d_recurrent", "d_h0", "d_c0",
+    "d_bias_ih", "d_bias_hh", "d_weight_hh",
 )  # fmt: skip
 
 
 def is_applicable(shape: Shape, widths: Iterable[int], dtype: torch.dtype) -> bool:
-    """Whether this kernel runs layers of those sizes that need no gradients and have an input product to compute.
+    """Whether this kernel runs layers of those sizes that have an input product to compute.
 
     widths: of all layers' inputs.
     """
@@ -73,8 +81,8 @@ class SingleStepConfig(NamedTuple):
         size = self.arithmetic.bytes
         return gcd(self.inputs * size, self.hidden * size, _MOST_WIDE)
 
-    def macros(self, dtype: torch.dtype) -> tuple[tuple[str, str], ...]:
-        storage = str(dtype).removeprefix("torch.").upper()
+    def macros(self, kind: KernelSpec) -> tuple[tuple[str, str], ...]:
+        storage = str(kind.dtype).removeprefix("torch.").upper()
         found = {"CELL": NN_CELLS.index(self.cell), "HIDDEN": self.hidden, "INPUTS": self.inputs, f"STORAGE_{storage}": 1}
         found |= {
             "SHARED_BYTES": self.launch.shared_bytes,
@@ -82,6 +90,7 @@ class SingleStepConfig(NamedTuple):
             "BLOCKS": self.blocks,
             "LOAD_BYTES": self.width,
             "USE_3XTF32": int(self.arithmetic.is_3xtf32),
+            "SAVE_GATES": int(kind.saves_for_backward),
         }
         return tuple((name, str(value)) for name, value in found.items())
 
@@ -101,9 +110,7 @@ def select_single_step(once: SingleStepConfig, device: Device) -> SingleStepConf
 def make_kernel(once: SingleStepConfig, kind: KernelSpec) -> Kernel:
     """The kernel of a form, which takes its arguments by name."""
     arguments = persistent_kernel.params((*_ADDRESSES, "output_sequence", "batch"))
-    return Kernel(
-        _SOURCE, "persistent_once", once.macros(kind.dtype), arguments, kind.device, once.launch.shared_bytes, is_lazy=True
-    )
+    return Kernel(_SOURCE, "persistent_once", once.macros(kind), arguments, kind.device, once.launch.shared_bytes, is_lazy=True)
 
 
 class OnceLaunch:
@@ -130,3 +137,49 @@ class OnceLaunch:
 
 
 get_single_step_kernel = lru_cache(maxsize=4096)(OnceLaunch)
+
+
+class SingleStepBackwardConfig(NamedTuple):
+    """Each block has 16 hidden units of all sequences. writes_zeros: of weight_hh's gradient, too."""
+
+    cell: str
+    hidden: int
+    batch: int
+    writes_zeros: bool = False
+
+    def launch(self, dtype: torch.dtype) -> Launch:
+        gates = GATES[self.cell]
+        threads = min(_MAX_THREADS, max(_MIN_THREADS, ceil(self.batch * _UNITS / 32) * 32))
+        zero_bytes = self.writes_zeros * gates * self.hidden**2 * dtype.itemsize
+        blocks = max(ceil(self.hidden / _UNITS), ceil(zero_bytes / (threads * _ZERO_BYTES)))
+        sums = 4 if self.cell == "gru" else gates
+        return Launch(blocks, threads, 4 * _MAX_THREADS // 32 * sums * _UNITS)
+
+    def macros(self, dtype: torch.dtype) -> tuple[tuple[str, str], ...]:
+        storage = str(dtype).removeprefix("torch.").upper()
+        sizes = {"CELL": NN_CELLS.index(self.cell), "HIDDEN": self.hidden, "SHARED_BYTES": self.launch(dtype).shared_bytes}
+        return tuple((name, str(value)) for name, value in {**sizes, f"STORAGE_{storage}": 1}.items())
+
+
+def make_backward_kernel(form: SingleStepBackwardConfig, kind: KernelSpec) -> Kernel:
+    """The kernel of a form, which takes its arguments by name."""
+    arguments = persistent_kernel.params((*_BACKWARD_ADDRESSES, "output_sequence", "d_output_sequence", "batch"))
+    shared_bytes = form.launch(kind.dtype).shared_bytes
+    return Kernel(
+        _BACKWARD_SOURCE, "persistent_once_backward", form.macros(kind.dtype), {**arguments, "blocks": int}, kind.device,
+        shared_bytes, is_lazy=True,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def get_single_step_backward(
+    form: SingleStepBackwardConfig, kind: KernelSpec, output_sequence: int, d_output_sequence: int
+) -> BoundLaunch:
+    """The launch of a track's backward pass, to be called with the addresses of its arrays, 0 for none.
+
+    output_sequence, d_output_sequence: strides of the rows of these.
+    """
+    launch = form.launch(kind.dtype)
+    strides = {"output_sequence": output_sequence, "d_output_sequence": d_output_sequence}
+    made = make_backward_kernel(form, kind)
+    return made.at(launch, _BACKWARD_ADDRESSES, **strides, batch=form.batch, blocks=launch.grid)

@@ -160,9 +160,16 @@ def of_persistent_once() -> Iterator[Variant]:
     """Every cell in every precision, of one tile of rows and of several, of even sizes and odd."""
     sizes = ((65, 33), (1024, 1024), (512, 2048))
     for cell, (inputs, hidden), (dtype, tf32) in itertools.product(("rnn_relu", "lstm", "gru"), sizes, PRECISIONS):
-        kind = persistent_kernel.KernelSpec(dtype, CUDA, tf32)
+        kind = persistent_kernel.KernelSpec(dtype, CUDA, tf32, saves_for_backward=hidden > 33)
         once = single_step.SingleStepConfig(cell, inputs, hidden, 8, kind.arithmetic)
-        yield single_step.select_single_step(once, HOPPER).macros(dtype)
+        yield single_step.select_single_step(once, HOPPER).macros(kind)
+
+
+def of_persistent_once_backward() -> Iterator[Variant]:
+    """Every cell in every dtype, of even sizes and odd."""
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
+    for cell, hidden, dtype in itertools.product(("rnn_relu", "rnn_tanh", "lstm", "gru"), (33, 1024), dtypes):
+        yield single_step.SingleStepBackwardConfig(cell, hidden, 8).macros(dtype)
 
 
 def of_sparse(is_backward: bool) -> Iterator[Variant]:
@@ -210,6 +217,7 @@ VARIANTS: dict[str, Callable[[], Iterable[Variant]]] = {
     "wgmma_forward.cu": lambda: of_persistent_wgmma(False),
     "wgmma_backward.cu": lambda: of_persistent_wgmma(True),
     "single_step_forward.cu": of_persistent_once,
+    "single_step_backward.cu": of_persistent_once_backward,
     "bias_gradients.cu": lambda: of_gradients(bias_gradients.macros),
     "pad_rows.cu": lambda: [padded_rows.macros(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)],
     "input_gemm_3xtf32.cu": lambda: [tile.macros for tile in gemm_3xtf32.TILES],

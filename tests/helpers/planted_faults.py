@@ -5,6 +5,7 @@ from __future__ import annotations
 Fault = tuple[str, str, str]  # a header's file or a kernel's name, what stands there, and what takes its place
 Faults = dict[str, Fault]
 FORWARD, BACKWARD, WAVE = "persistent_forward", "persistent_backward", "persistent_wave"
+ONCE_BACKWARD = "persistent_once_backward"
 SPARSE_FORWARD, SPARSE_BACKWARD = "sparse_persistent_forward", "sparse_persistent_backward"
 GATES_OF_CLUSTER, STREAM = "cluster_pointwise_warps.cuh", "resident_weights.cuh"
 PRODUCT, COLUMNS = "input_gemm.cuh", "skinny_gemm.cuh"
@@ -220,6 +221,18 @@ PLANTED: dict[str, tuple[str, Faults]] = {
         "sums are not waited for": ("persistent_once", "__syncthreads();", ";"),
         "the other bias": ("persistent_once", "bias_at(params.bias_hh, GRU_N, unit)", "bias_at(params.bias_ih, GRU_N, unit)"),
         "states of the first eight sequences": ("persistent_once", "block / BLOCKS * 8", "0"),
+    }),
+    "once in training": ("once gru-T1-B70-I6-H20-float16-state-training", {
+        "saved gates of the first sequence": ("persistent_once", "((index)b * 4 + gate)", "((index)0 * 4 + gate)"),
+        "one sequence of each thread alone": (ONCE_BACKWARD, "b += blockDim.x / UNITS", "b += 1000"),
+        "half a warp's sums are left out": (ONCE_BACKWARD, " + __shfl_xor_sync(0xffffffff, sums[i], UNITS)", ""),
+        "sums are not waited for": (ONCE_BACKWARD, "__syncthreads();", ";"),
+        "the other bias": (ONCE_BACKWARD, "sums[SUMS - 1] += recurrent", "sums[SUMS - 1] += gradient"),
+        "nothing passes by z": (ONCE_BACKWARD, "narrow(d_h * local.h)", "narrow(0)"),
+        "the other product": (ONCE_BACKWARD, "[row] = narrow(recurrent)", "[row] = narrow(gradient)"),
+    }),
+    "once without states": ("once lstm-T1-B3-I6-H9-float16-training", {
+        "the last zeros are left out": (ONCE_BACKWARD, "i = VECTORS * ELEMENTS_PER_VECTOR + first", "i = ELEMENTS"),
     }),
     "sparse": ("sparse register_words=6 lstm-T10-B{14,4}-I6-H70-float32-state-density0.1-training", {
         "another number": (SPARSE_FORWARD, "first_tile + tile, t + 1, t +", "first_tile + tile, t, t +"),

@@ -40,7 +40,7 @@ _ALL = "bidirectional-batchfirst-ragged-state"
 _SUMS = "sum_buffers={1,2}"
 THINNED = runs(f"""
 cluster *-T5-B3-I6-H9-float16-training
-cluster *-T1-B1-H1-float16-training
+cluster *-T1-B1-H1-float16-ragged-training
 cluster *-T5-B17-I6-H40-float16-nobias-state-training
 cluster *-T9-B3-I6-H9-L2-float16-bidirectional-batchfirst-ragged-state-training
 cluster *-T5-B9-H9-float16-bidirectional-projected
@@ -51,7 +51,7 @@ cluster *-T5-B20-I6-H50-float32-tf32-bidirectional-training
 block *-T5-B3-I6-H9-float16-training
 block block_sequences=1 *-T5-B3-I6-H9-float32-bidirectional-ragged-state-training
 block units_per_thread=4 k_vector=4 block_sequences=3 *-T5-B5-I6-H18-bfloat16-state-training
-block units_per_thread=1 *-T1-B1-I6-H1-bfloat16-training
+block units_per_thread=1 *-T1-B1-I6-H1-bfloat16-ragged-training
 block units_per_thread=8 k_vector=1 block_sequences=4 *-T5-B3-I6-H33-L2-float32-tf32-{_ALL}-training
 block smem_vectors=1 *-T5-B3-I6-H20-float32-bidirectional-ragged-state-training
 block smem_vectors=2 k_vector=1 *-T5-B7-I6-H37-bfloat16-training
@@ -107,7 +107,7 @@ wgmma_backward n_tiles=6 tiles=1 chunk_fragments=2 sum_buffers=1 lstm-T3-B97-I6-
 wgmma_backward n_tiles=8 tiles=1 k_partitions=1 weights=2:0:0 units=8 rnn_relu-T5-B60-I6-H61-float32-batchfirst-state-training
 wave *-T5-B3-I6-H9-L2-float16-training
 wave *-T7-B3-I6-H9-L3-float16-batchfirst-ragged-state-training
-wave *-T1-B1-H1-L2-float16-training
+wave *-T1-B1-H1-L2-float16-ragged-training
 wave *-T2-B17-I6-H9-L4-float16-nobias
 wave *-T5-B9-I70-H40-L3-bfloat16-state-training
 wave *-T5-B3-I6-H18-L2-float16-{{strided,offset}}
@@ -136,8 +136,8 @@ ntiled orders=2 units=4 lstm-T5-B{1,5}-I6-H17-bfloat16
 ntiled orders=2 units=8 lstm-T5-B{2,8}-I6-H17-bfloat16
 grid_backward orders=2 units=4 lstm-T3-B{1,5}-I6-H17-bfloat16-training
 grid_backward orders=2 units=8 lstm-T3-B{2,8}-I6-H17-bfloat16-training
-grid_backward units=4 rnn_tanh-T1-B{1,5}-I6-H1-bfloat16-training
-grid_backward units=8 rnn_tanh-T1-B{2,8}-I6-H1-bfloat16-training
+grid_backward units=4 rnn_tanh-T1-B{1,5}-I6-H1-bfloat16-ragged-training
+grid_backward units=8 rnn_tanh-T1-B{2,8}-I6-H1-bfloat16-ragged-training
 grid_backward tiles=2 lstm-T5-B17-I6-H50-float16-ragged-state-training
 grid_backward tiles=2 grid_rows=3 gru-T5-B17-I6-H50-float32-bidirectional-state-training
 grid_backward units=20 tiles=3 weights=3:0:0 k_partitions=4 lstm-T5-B19-I6-H91-float32-state-training
@@ -159,8 +159,15 @@ once *-T1-B3-I70-H33-bfloat16-nobias
 once *-T1-B3-I6-H90-L2-float32-bidirectional-batchfirst-state
 once *-T1-B3-H64-float32-tf32-state
 once *-T1-B3-I6-H18-float16-state-{strided,offset}
+once *-T1-B1-H1-L2-float16-training
+once *-T1-B19-I6-H40-float16-state-training
+once *-T1-B{7,33,70}-I6-H33-bfloat16-nobias-training
+once *-T1-B3-I6-H90-L2-float32-bidirectional-batchfirst-state-training
+once *-T1-B3-H64-float32-tf32-training
+once *-T1-B3-H18-L2-float16-projected-state-training
+once *-T1-B3-I6-H18-float32-training-strided
 sparse *-T4-B3-I6-H9-float32-density0.4-{inference,training}
-cluster lstm-T1-B17-I6-H31-bfloat16-state-training-seed759
+once lstm-T1-B17-I6-H31-bfloat16-state-training-seed759
 cluster gru-T6-B18-I6-H9-bfloat16-ragged-state-training-seed367
 cluster rnn_relu-T5-B9-I6-H24-float32-state-seed974
 cluster rnn_tanh-T4-B5-I6-H33-float32-ragged-state-seed473
@@ -223,7 +230,9 @@ def expect_launched(run: KernelRun, seen: Seen) -> None:
     if run.kernel is KERNELS["wave"]:
         assert {form.layers for form in seen.forms} == {run.case.layers - run.case.projected}
     if run.kernel is KERNELS["once"]:
-        assert seen.launched.count(run.kernel.source) == run.case.layers * run.case.directions
+        launches = run.case.layers * run.case.directions
+        assert seen.launched.count(run.kernel.source) == launches - run.case.projected * run.case.directions
+        assert seen.launched.count("single_step_backward") == run.case.training * launches
     if run.kernel is KERNELS["sparse"]:
         assert dict(run.sizes).get("cluster", 1) in {form.cluster for form in seen.forms}  # forward or backward, if not both
 
@@ -452,7 +461,9 @@ _ON_A_GPU = "cuda-bidirectional-ragged-state"
 # Cases, and what notes say of what ran.
 ON_A_GPU = {
     f"*-T9-B{{1,20,128}}-I6-H{{1,33,200,512,650,1024}}-{_PRECISIONS}-{_ON_A_GPU}-{{inference,training}}": "",
-    f"*-T1-{{B1-H1,B16-H33,B5-H650,B1-H1024,B8-H1024,B16-H2048}}-L2-{_PRECISIONS}-cuda-state": "^one step alone: ",
+    f"*-T1-{{B1-H1,B16-H33,B5-H650,B1-H1024,B8-H1024,B16-H2048}}-L2-{_PRECISIONS}-cuda-state-{{inference,training}}": (
+        "^one step alone: "
+    ),
     f"*-{{T2-B1,T16-B1,T2-B8,T3-B4}}-{{I70-H33,H512,I33-H650,H1024}}-{_PRECISIONS}-{_ON_A_GPU}": (
         "; the input product in the same launch$"
     ),

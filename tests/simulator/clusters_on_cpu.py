@@ -116,6 +116,7 @@ def forget() -> None:
     sparse_kernel.clear_cache()
     wavefront.clear_cache()
     single_step.get_single_step_kernel.cache_clear()
+    single_step.get_single_step_backward.cache_clear()
     gemm_3xtf32.make_kernel.cache_clear()
     for module in SHARED:
         module.clear_cache()

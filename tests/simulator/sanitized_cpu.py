@@ -110,7 +110,8 @@ def _short(number: int, sizes: Sizes, precision: str) -> Iterator[Job]:
     (hidden, batch, steps, is_ragged), cell, name = sizes, _cell(number), "persistent_gpu"
     few = (hidden, min(batch, _FUSED_ROWS // steps), steps, is_ragged)
     yield Job("persistent", name, _text(cell, few, precision, "state"), _FUSED[number % 3])
-    yield Job("persistent", name, _text(cell, (hidden, min(batch, 13), 1, False), precision, "state"), "once")
+    once = _text(cell, (hidden, min(batch, 13), 1, False), precision, *["state"] * (number % 2), "training")
+    yield Job("persistent", name, once, "once")
     yield Job("persistent", name, _text(cell, sizes, precision, "state").replace(f"-{precision}", f"-L2-{precision}"), WAVE)
 
 

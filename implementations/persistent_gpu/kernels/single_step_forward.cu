@@ -5,10 +5,12 @@
 //   bias_ih, bias_hh [G*H] scalar_t, read, null for none. h0, c0 [B, H] scalar_t, read, null for zeros, whose product is left
 //   out then. output [B, H] scalar_t, written, sequence b at b * output_sequence
 //   h_n, c_n [B, H] scalar_t, written, c_n by LSTM only
+//   saved_gates [B, 4*H] scalar_t, saved_cells [B, H] float, written with SAVE_GATES for the backward pass: LSTM i f g o, GRU
+//   r z n and W_hn h + b_hn; c of LSTM
 //   No two may alias. Alignment: of x, weight_ih, weight_hh and h0 LOAD_BYTES bytes; else of the element.
 // Launch: BLOCKS blocks for each 8 sequences, each of UNITS hidden units. All its 8 warps multiply the rows of these units, a
 //   unit's gates adjacent, each by its own K partition. Shared bytes: SingleStepConfig.launch (single_step.py).
-// Cost: reads G H (I + H) values for each 8 sequences; 2 B G H (I + H) operations.
+// Cost: reads G H (I + H) values for each 8 sequences, G H I without h0; 2 B G H (I + H) operations.
 // Limits: compute capability 8.0; G * UNITS at most 64; B, G * H, I below 2^30; offsets 64-bit.
 // Order: 1. Partial sums of all warps are in shared memory, and are added after a barrier, in one order: bit-equal repeats.
 #include "ecornn/common/ceil_div.cuh"
@@ -53,7 +55,8 @@ __device__ inline float bias_at(const scalar_t* bias, int gate, int unit) {
 
 struct Params {
     const scalar_t *x, *weight_ih, *weight_hh, *bias_ih, *bias_hh, *h0, *c0;
-    scalar_t *output, *h_n, *c_n;
+    scalar_t *output, *h_n, *c_n, *saved_gates;
+    float* saved_cells;
     index output_sequence;
     int batch;
 };
@@ -84,5 +87,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_once(const _
             cell_forward(state_before, of_x, recurrent, CELL == GRU ? bias_at(params.bias_hh, GRU_N, unit) : 0, saved_gates);
         params.output[b * params.output_sequence + unit] = params.h_n[place] = narrow(state.h);
         if (CELL == LSTM) params.c_n[place] = narrow(state.c);
+        if (!SAVE_GATES || GATES == 1) continue;
+#pragma unroll
+        for (int gate = 0; gate < 4; gate++) params.saved_gates[((index)b * 4 + gate) * HIDDEN + unit] = narrow(saved_gates[gate]);
+        if (CELL == LSTM) params.saved_cells[place] = state.c;
     }
 }

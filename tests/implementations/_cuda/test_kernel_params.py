@@ -63,6 +63,7 @@ def persistent() -> Iterator[Any]:
         yield wavefront.kernel_of.__wrapped__(kind, wave)
     once = single_step.select_single_step(single_step.SingleStepConfig("lstm", 65, 33, 8, kind.arithmetic), HOPPER)
     yield single_step.make_kernel(once, kind)
+    yield single_step.make_backward_kernel(single_step.SingleStepBackwardConfig("lstm", 33, 8), kind.backward)
     for gradients in (bias_gradients, parameter_gradients):
         yield gradients.make_kernel.__wrapped__(8, torch.float16, GPU)
     yield padded_rows.make_kernel.__wrapped__(torch.float16, GPU)

@@ -295,7 +295,7 @@ def of_wave() -> tuple[Path, Any]:
 
 def of_once() -> tuple[Path, Any]:
     once = single_step.select_single_step(SingleStepConfig("lstm", 64, 64, 3, MathMode(4, False)), HOPPER)
-    return single_step._SOURCE, once.macros(torch.float32)
+    return single_step._SOURCE, once.macros(TF32._replace(tf32=False, saves_for_backward=True))
 
 
 KERNELS = {

@@ -123,6 +123,7 @@ def test_training_on_clusters(cell: str, options: str, dtype: torch.dtype) -> No
 def test_initial_states_and_one_step_on_clusters(cell: str) -> None:
     compare(make(cell, 9, "cpu", torch.float16), lambda module: trained(module, has_state=True), 4)
     compare(make(cell, 9, "cpu", torch.float16), lambda module: trained(module, steps=1), 4)
+    compare(make(cell, 9, "cpu", torch.float16, num_layers=2), lambda module: trained(module, steps=1, has_state=True), 4)
 
 
 def inferred(module: Any) -> list[Tensor]:

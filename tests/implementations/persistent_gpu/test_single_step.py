@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import re
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode
 from pytest_ecornn.implementations.persistent_gpu import kernel
+from pytest_ecornn.implementations.persistent_gpu.describe import describe, kernel_codes
 from pytest_ecornn.implementations.persistent_gpu.ops import run
-from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, get_plan
+from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, get_plan, plan_of_case
 from pytest_ecornn.implementations.persistent_gpu.single_step import (
     MAX_SEQUENCES,
     SingleStepConfig,
@@ -79,11 +84,65 @@ def test_a_plan_counts_the_weights_of_its_widest_layer(tracks: int, expected: bo
 @needs_compiler
 @pytest.mark.parametrize(
     "run",
-    runs("once gru-T{2-B3-I6-H9-float16,1-B129-I6-H9-float16,1-B3-H9-float16-projected,1-B3-I6-H9-float16-training}"),
+    runs("once gru-T{2-B3-I6-H9-float16,1-B129-I6-H9-float16,1-B3-H9-float16-projected,1-B3-I6-H9-float16-ragged}"),
     ids=str,
 )
 def test_else_it_is_not_taken(run: KernelRun) -> None:
     assert run.kernel.source not in run.expect_right().launched
+
+
+@pytest.mark.parametrize(
+    ("steps", "batch", "has_lengths", "expected"),
+    [(1, 1, 0, True), (1, 128, 0, True), (1, 129, 0, False), (1, 3, 1, False), (2, 3, 0, False)],
+)
+def test_when_one_step_backward_has_a_kernel_of_its_own(steps: int, batch: int, has_lengths: bool, expected: bool) -> None:
+    options, sizes = RNNOptions("gru", False, False, projected=False, tf32=False), torch.Size((steps, batch, 5))
+    plan = get_plan(options, sizes, 4, 9, torch.float16, torch.device("cpu"), True, has_lengths)
+    assert plan.is_single_step_backward is expected
+
+
+@on_simulator("on_cpu")
+def test_both_kernels_are_told_of() -> None:
+    case = small("lstm", steps=1, mode="training", dtype="float16")
+    plan = plan_of_case(case, torch.device("cpu"))
+    assert re.fullmatch(r"one step alone: 3 blocks, 4 units a block; backward: one step alone", describe(plan))
+    assert {"single_step_forward.cu", "single_step_backward.cu"} <= {code.source.name for code in kernel_codes(plan)}
+
+
+@on_simulator("on_cpu")
+@pytest.mark.parametrize("has_states", [False, True])
+@pytest.mark.parametrize("cell", GATES)
+def test_gradients_that_are_not_wanted_take_no_products_and_change_no_others(cell: str, has_states: bool) -> None:
+    """Of any of x, the initial states and the parameters. Products with W_hh are only of initial states."""
+    options, rows = RNNOptions(cell, False, False, projected=False, tf32=False), GATES[cell] * 9
+    torch.manual_seed(0)
+    sizes = [(1, 3, 6), *[(1, 3, 9)] * (has_states * (1 + (cell == "lstm"))), (rows, 6), (rows, 9), (rows,), (rows,)]
+    tensors = [torch.randn(size).half() for size in sizes]
+    states = len(tensors) - 5
+    products_of = [1, *[1, 0][:states], 1, has_states, 0, 0]
+
+    def gradients(wanted: Sequence[int]) -> tuple[list[torch.Tensor], int]:
+        x, *rest = leaves = [tensor.clone().requires_grad_(i in wanted) for i, tensor in enumerate(tensors)]
+        output = run(x, rest[:states], rest[states:], None, options)[0]
+        with ProductCounter() as counter:
+            return list(torch.autograd.grad(output, [leaves[i] for i in wanted], output.detach())), counter.products
+
+    everything = range(len(tensors))
+    expected, _ = gradients(everything)
+    for wanted in ([i] for i in everything), ([i for i in everything if i != left] for left in everything):
+        for chosen in wanted:
+            results, products = gradients(chosen)
+            assert products == sum(products_of[i] for i in chosen)
+            assert all(torch.equal(gradient, expected[i]) for i, gradient in zip(chosen, results, strict=True))
+
+
+class ProductCounter(TorchDispatchMode):
+    sees_inside_ops = True
+    products = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.products += function._schema.name in ("aten::mm", "aten::addmm_", "aten::bmm")
+        return function(*args, **(kwargs or {}))
 
 
 def test_what_does_not_run_is_refused() -> None:
