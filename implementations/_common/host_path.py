@@ -33,7 +33,8 @@ class PlannedWork:
     a mode or a transform, or as create_graph is True; and a list of tensors: those of the call, what `saved` names of the
     forward pass, and the results' gradients. Returns a gradient or None for each of the call's tensors.
     timed_out: the address of an int32 that a kernel sets where it gives up. It is the only one that kernels take beside those
-    of tensors. products: what torch's products are computed in.
+    of tensors. products: what torch's products are computed in. saves_inputs: else `backward` gets no tensors of the call, and
+    each result is that of the tensor at its place, without a gradient where that has none.
     """
 
     name: str
@@ -44,6 +45,7 @@ class PlannedWork:
     products: Products | None
     forward: Callable[[Tensors], Tensors]
     backward: Callable[[Sequence[bool], bool, bool, Tensors], Tensors]
+    saves_inputs: bool = True
 
 
 class HostPath:
@@ -84,7 +86,7 @@ class HostPath:
                 addresses = *map(driver.address_of, functions), driver.current_context()
         found: Callable[..., tuple[Tensor, ...]] = module.make(
             executor_of(work), work.name, str(work.device), work.num_results, [*work.saved], work.timed_out,
-            -1 if work.products is None else PRODUCTS.index(work.products), *addresses,
+            -1 if work.products is None else PRODUCTS.index(work.products), work.saves_inputs, *addresses,
         )  # fmt: skip
         return found
 
@@ -102,12 +104,13 @@ class HostPath:
         if threads.is_compiling([library]):
             self.notes = "host: Python, while the library is built"
             return None
-        self._is_final = True
         try:
-            self._module, self.notes = library.load(), "host: compiled"
-            use_compiled_holds(self._module)
+            module = library.load()
+            use_compiled_holds(module)  # before any thread replays
+            self._module, self.notes = module, "host: compiled"
         except (ImportError, OSError) as error:
             self.notes = f"host: Python, {error}; {library.path.with_suffix('.log')}"
+        self._is_final = True
         return self._module
 
 

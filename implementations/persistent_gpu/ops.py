@@ -101,36 +101,45 @@ class CheckedCall:
     """Calls on x, initial states, parameters and lengths of the layouts, dtypes and device of those given, which are checked.
 
     sizes, dtype, device: of x. first, lengths: without gaps. weights: as `run`'s, which calls read anew from the same
-    addresses. trains: a gradient is wanted. casts: tensors are of another dtype, and cast to this one; the compiled host path
-    must be there. Raises as `run` does.
+    addresses. trains: a gradient is wanted. given_dtype: of x where autocast casts all floating tensors to `dtype`, which needs
+    the compiled host path; else None. Raises as `run` does.
     """
 
-    __slots__ = ("_planned", "_work", "parameters", "plan", "trains")
+    __slots__ = ("_cast", "_is_cast", "_planned", "_work", "parameters", "plan", "trains")
 
     def __init__(
         self, sizes: torch.Size, dtype: torch.dtype, device: torch.device, first: Sequence[Tensor],
-        weights: Sequence[Tensor | None], lengths: Tensor | None, how: RNNOptions, trains: bool, casts: bool = False,
+        weights: Sequence[Tensor | None], lengths: Tensor | None, how: RNNOptions, trains: bool,
+        given_dtype: torch.dtype | None = None,
     ):  # fmt: skip
         hidden, has_lengths = hidden_size_of(weights), lengths is not None
         self.plan = get_plan(how, sizes, len(weights), hidden, dtype, device, trains, has_lengths)
-        if not casts:
+        if given_dtype is None:
             self.plan.check(first, weights, lengths)
         self.parameters, self.trains = FrozenParameters(weights), trains
         self._work = planned_work(self.plan, len(first)) if host_path().is_enabled else None
         self._planned: Callable[..., Sequence[Tensor]] | None = None
-        if casts and self._work is not None:
-            self._work = cast_work(self._work, dtype, 2 + len(first) + len(weights))
+        dtypes = [given_dtype, None, *(None if tensor is None else tensor.dtype for tensor in (*first, *weights))]
+        self._is_cast = [given_dtype is not None and given not in (None, dtype) for given in dtypes]  # of the call's tensors
+        cast_dtypes = [given for given, is_cast in zip(dtypes, self._is_cast, strict=True) if is_cast and given is not None]
+        self._cast = host_path().planned_call(cast_work(dtype, cast_dtypes, device)) if cast_dtypes else None
 
     def __call__(self, x: Tensor, first: Sequence[Tensor], lengths: Tensor | None = None) -> Sequence[Tensor]:
         if self._work is not None and self._planned is None:
             self._planned = host_path().planned_call(self._work)
         if self._planned is not None:
-            return self._planned(x, lengths, *first, *self.parameters)
+            tensors = x, lengths, *first, *self.parameters
+            return self._planned(*(tensors if self._cast is None else self._cast_of(tensors, self._cast)))
         if self.trains:
             given = len(first), lengths, self.plan.stack.how, x, *first, *self.parameters
             found: Sequence[Tensor] = _apply_directly(self, *given)
             return found
         return forward.run(self.plan, x, first, self.parameters, lengths)[0]
+
+
+    def _cast_of(self, tensors: Sequence[Any], cast: Callable[..., Sequence[Tensor]]) -> list[Any]:
+        copies = iter(cast(*(tensor for tensor, is_cast in zip(tensors, self._is_cast, strict=True) if is_cast)))
+        return [next(copies) if is_cast else tensor for tensor, is_cast in zip(tensors, self._is_cast, strict=True)]
 
 
 def planned_work(plan: ExecutionPlan, states: int) -> PlannedWork:

@@ -261,15 +261,16 @@ class _KernelCall:
         for layer, weights in enumerate(_split(_with_biases(module), layers)):
             initial = [state.chunk(layers)[layer] for state in states]
             trains = trains or wants_gradient((*initial, *weights))  # as the layers before it, whose output it takes
-            casts = cast_dtype is not None
-            self._calls.append(CheckedCall(shape, dtype, x.device, initial, weights, lengths, options, trains, casts))
+            given_dtype = None if cast_dtype is None else dtype if layer else x.dtype
+            call = CheckedCall(shape, dtype, x.device, initial, weights, lengths, options, trains, given_dtype)
+            self._calls.append(call)
             shape = torch.Size((*shape[:2], module.hidden_size * (1 + module.bidirectional)))
 
     def __call__(self, module: Any, x: Tensor, hx: Any, lengths: Tensor | None = None) -> Any:
         if self._addresses != (addresses := _addresses(module)):  # weights have moved
-            self._addresses = addresses
             for call, weights in zip(self._calls, _split(_with_biases(module), len(self._calls)), strict=True):
                 call.parameters = FrozenParameters(weights)
+            self._addresses = addresses  # last: other threads take what they find
         calls = self._calls if lengths is None else [partial(call, lengths=lengths) for call in self._calls]
         output, *states = run_layers(calls, x, _states_of(hx), self._dropout)
         return output, tuple(states) if len(states) > 1 else states[0]

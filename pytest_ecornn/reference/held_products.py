@@ -5,6 +5,7 @@ torch keeps it for the whole process. Without a hold two threads may compute in 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -63,21 +64,26 @@ class _PythonHolds:
         float32 = _float32()
         self._settings = [float32, float32, _sums("fp16"), _sums("bf16")]  # by number of products
         self._holders: list[tuple[int, int]] = []  # threads, and the number of the products of each
+        self._waiting: list[tuple[int, int]] = []  # in turn
         self._before: dict[_Setting, Any] = {}
+        self._during: dict[_Setting, Any] = {}
         self._changed = threading.Condition()
         self.compiled: Holds | None = None
 
     def hold(self, products: int) -> Callable[[int], None]:
         """Returns what releases it."""
-        setting, thread = self._settings[products], threading.get_ident()
+        setting, waiter = self._settings[products], (threading.get_ident(), products)
         with self._changed:
-            self._changed.wait_for(
-                lambda: all(holder == thread or other == products for holder, other in self._holders_of(setting))
-            )
+            self._waiting.append(waiter)
+            try:
+                self._changed.wait_for(lambda: self._is_free(setting, waiter))
+            finally:
+                self._waiting.remove(waiter)
+                self._changed.notify_all()
             if (compiled := self.compiled) is None:
                 before = self._before.setdefault(setting, setting.read())
-                self._holders.append((thread, products))
-                setting.write(setting.value(products, before))
+                self._holders.append(waiter)
+                self._set(setting, setting.value(products, before))
                 return self.release
         compiled.hold(products)
         return compiled.release
@@ -86,10 +92,12 @@ class _PythonHolds:
         setting = self._settings[products]
         with self._changed:
             self._holders.remove((threading.get_ident(), products))
-            if rest := self._holders_of(setting):
-                setting.write(setting.value(rest[-1][1], self._before[setting]))
+            if rest := self._of(setting, self._holders):
+                self._set(setting, setting.value(rest[-1][1], self._before[setting]))
             else:
-                setting.write(self._before.pop(setting))
+                before = self._before.pop(setting)
+                if setting.read() == self._during.pop(setting):  # else somebody has set another meanwhile
+                    setting.write(before)
             self._changed.notify_all()
 
     def use(self, compiled: Holds) -> None:
@@ -97,11 +105,25 @@ class _PythonHolds:
             self._changed.wait_for(lambda: not self._holders)
             self.compiled = compiled
 
-    def _holders_of(self, setting: _Setting) -> list[tuple[int, int]]:
-        return [holder for holder in self._holders if self._settings[holder[1]] is setting]
+    def _set(self, setting: _Setting, value: Any) -> None:
+        setting.write(value)
+        self._during[setting] = setting.read()
+
+    def _is_free(self, setting: _Setting, waiter: tuple[int, int]) -> bool:
+        """Whether no other thread holds, or has awaited before, other products of the setting."""
+        thread, products = waiter
+        holders = self._of(setting, self._holders)
+        if any(other != products and holder != thread for holder, other in holders):
+            return False
+        before = self._of(setting, self._waiting[: self._waiting.index(waiter)])
+        return any(holder == thread for holder, _ in holders) or all(other == products for _, other in before)
+
+    def _of(self, setting: _Setting, threads: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        return [thread for thread in threads if self._settings[thread[1]] is setting]
 
 
 _python = _PythonHolds()
+os.register_at_fork(after_in_child=_python.__init__)  # type: ignore[misc]  # where no thread of the parent's releases
 
 
 def use_compiled_holds(compiled: Holds) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -166,3 +167,33 @@ def test_compiled_holds_take_the_place_of_pythons_when_none_is_held(monkeypatch:
     with held_products(torch.float16, False):
         assert settings() == before
     assert compiled.calls == [("hold", 2), ("release", 2)]
+
+
+@pytest.mark.usefixtures("before")
+def test_who_needs_another_gets_its_turn() -> None:
+    ends, seen = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        while not ends.is_set():
+            with held_products(torch.float32, True):
+                time.sleep(1e-3)
+
+    def hold_another() -> None:
+        with held_products(torch.float32, False):
+            seen.set()
+
+    threads = [in_thread(hold) for _ in range(3)]
+    threads.append(in_thread(hold_another))
+    assert seen.wait(20)
+    ends.set()
+    for thread in threads:
+        thread.join(30)
+
+
+def test_a_setting_that_somebody_changes_meanwhile_stays(before: tuple[Any, ...]) -> None:
+    with held_products(torch.float32, True):
+        set_precision("matmul", "ieee")
+    try:
+        assert current("matmul") == "ieee"
+    finally:
+        set_precision("matmul", before[0])

@@ -18,7 +18,9 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
+#include <chrono>
 #include <condition_variable>
+#include <list>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -245,7 +247,8 @@ class Setting {
     std::mutex mutex;
     std::condition_variable released;
     std::vector<std::pair<std::thread::id, Products>> holders;
-    int before = 0;
+    std::list<Products> waiting;
+    int before = 0, during = 0;
 
     int value(Products products) const {  // of torch's enumerations
         if (products >= FLOAT16) return std::max(before, static_cast<int>(at::CuBLASReductionOption::DisallowReducedPrecisionAllowSplitK));
@@ -260,26 +263,44 @@ class Setting {
   public:
     Setting(int (*read)(), void (*write)(int)) : read(read), write(write) {}
 
-    // Returns whether it is held now. waits: until it is.
-    bool hold(Products products, bool waits = true) {
+    // Waits for threads that hold or awaited others before; returns false where is_interrupted, asked ten times a second, says so.
+    template <class IsInterrupted>
+    bool hold(Products products, IsInterrupted is_interrupted) {
         auto thread = std::this_thread::get_id();
-        auto is_free = [&] {
-            return std::all_of(holders.begin(), holders.end(), [&](auto& one) { return one.first == thread || one.second == products; });
-        };
         std::unique_lock<std::mutex> lock(mutex);
-        if (!waits && !is_free()) return false;
-        released.wait(lock, is_free);
-        if (holders.empty()) before = read();
-        holders.emplace_back(thread, products);
-        set(value(products));
-        return true;
+        auto place = waiting.insert(waiting.end(), products);
+        auto is_free = [&] {
+            auto is_own = [&](auto& holder) { return holder.first == thread; };
+            auto is_same = [&](auto& holder) { return is_own(holder) || holder.second == products; };
+            if (std::any_of(holders.begin(), holders.end(), is_own)) return std::all_of(holders.begin(), holders.end(), is_same);
+            return std::all_of(holders.begin(), holders.end(), is_same) &&
+                std::all_of(waiting.begin(), place, [&](auto other) { return other == products; });
+        };
+        bool is_held;
+        while (!(is_held = released.wait_for(lock, std::chrono::milliseconds(100), is_free))) {
+            lock.unlock();
+            bool stops = is_interrupted();
+            lock.lock();
+            if (stops) break;
+        }
+        waiting.erase(place);
+        if (is_held) {
+            if (holders.empty()) before = read();
+            holders.emplace_back(thread, products);
+            set(during = value(products));
+        }
+        released.notify_all();
+        return is_held;
     }
     void release(Products products) {
         std::lock_guard<std::mutex> lock(mutex);
         auto holder = std::find(holders.begin(), holders.end(), std::make_pair(std::this_thread::get_id(), products));
         TORCH_CHECK(holder != holders.end(), "this thread holds no such precision");
         holders.erase(holder);
-        set(holders.empty() ? before : value(holders.back().second));
+        if (!holders.empty())
+            set(during = value(holders.back().second));
+        else if (read() == during)  // else somebody has set another meanwhile
+            set(before);
         released.notify_all();
     }
 };
@@ -312,7 +333,7 @@ Setting& setting_of(Products products) {
 struct HeldProducts {
     const std::optional<Products> products;
     explicit HeldProducts(std::optional<Products> products) : products(products) {
-        if (products) setting_of(*products).hold(*products);
+        if (products) setting_of(*products).hold(*products, [] { return false; });
     }
     ~HeldProducts() {
         if (products) setting_of(*products).release(*products);
@@ -537,7 +558,8 @@ struct PlannedCall : std::enable_shared_from_this<PlannedCall> {
     Driver driver;
     std::string name;
     size_t num_results;  // of the tape's outputs, the others are saved for backward
-    Ints saved;  // outputs that are saved, in this order
+    Ints saved;  // outputs that are saved, in this order, after the inputs
+    bool saves_inputs = true;  // else each result is that of the input at its place
     const int32_t* timed_out;  // not 0 after a kernel gave up, which Python reports
     std::optional<Products> products;
     std::mutex mutex;
@@ -563,7 +585,15 @@ struct PlannedCall : std::enable_shared_from_this<PlannedCall> {
             tape->replays++;
             return tape->run(inputs, driver);
         }
-        return by_python(inputs, needs, overwrites, tape || is_stuck || known >= MAX_TAPES ? Run::PLAIN : Run::RECORDED);
+        bool is_plain = tape || is_stuck || known >= MAX_TAPES || has_one_twice(inputs);
+        return by_python(inputs, needs, overwrites, is_plain ? Run::PLAIN : Run::RECORDED);
+    }
+
+    static bool has_one_twice(const Tensors& inputs) {  // which is no reason to refuse their layouts
+        for (size_t i = 0; i < inputs.size(); i++)
+            for (size_t j = 0; j < i; j++)
+                if (inputs[i].defined() && inputs[i].is_same(inputs[j])) return true;
+        return false;
     }
 
     Tensors by_python(const Tensors& inputs, const std::string& needs, bool overwrites, Run how) {
@@ -627,10 +657,12 @@ struct PlannedBackward : torch::autograd::Node {
     }
 
     torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-        std::lock_guard<std::mutex> lock(mutex_);
         Tensors inputs;
         inputs.reserve(saved.size() + gradients.size());
-        for (auto& one : saved) inputs.push_back(one.unpack(getptr()));
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            for (auto& one : saved) inputs.push_back(one.unpack(getptr()));
+        }
         bool is_observed = at::GradMode::is_enabled() || !is_plain_thread();
         for (auto& one : gradients) {
             is_observed |= torch::autograd::isFwGradDefined(one);
@@ -710,8 +742,13 @@ void set_backward(PlannedCall& call, const Tensors& inputs, const Tensors& outpu
     torch::autograd::edge_list edges;
     for (auto& one : inputs) edges.push_back(one.defined() ? torch::autograd::impl::gradient_edge(one) : torch::autograd::Edge());
     node->set_next_edges(std::move(edges));
-    for (auto& one : inputs) node->saved.emplace_back(one, false);
-    for (size_t i = 0; i < call.num_results; i++) torch::autograd::set_history(outputs[i], held);
+    for (size_t i = 0; call.saves_inputs && i < inputs.size(); i++) node->saved.emplace_back(inputs[i], false);
+    for (size_t i = 0; i < call.num_results; i++) {
+        if (call.saves_inputs || inputs[i].requires_grad())
+            torch::autograd::set_history(outputs[i], held);
+        else
+            node->add_input_metadata(torch::autograd::Node::undefined_input());
+    }
     for (auto i : call.saved) node->saved.emplace_back(outputs[i], static_cast<size_t>(i) < call.num_results);
 }
 
@@ -738,8 +775,8 @@ PyObject* run(PyObject* self, PyObject* const* given, Py_ssize_t count) {
 
 PyMethodDef run_method{"planned_call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run)), METH_FASTCALL, nullptr};
 
-// make(python, name, device, num_results, saved, timed_out, products, is_capturing, set_context, context): a function of tensors.
-// products: their number, -1 for none.
+// make(python, name, device, num_results, saved, timed_out, products, saves_inputs, is_capturing, set_context, context): a function
+// of tensors. products: their number, -1 for none.
 PyObject* make(PyObject*, PyObject* given) {
     HANDLE_TH_ERRORS
     auto part = [&](Py_ssize_t at) { return item(given, at); };
@@ -747,11 +784,12 @@ PyObject* make(PyObject*, PyObject* given) {
     auto call = std::make_shared<PlannedCall>(
         part(0),
         Driver{
-            device, c10::impl::VirtualGuardImpl(device.type()), reinterpret_cast<IsCapturing>(to_pointer(part(7))),
-            reinterpret_cast<SetContext>(to_pointer(part(8))), to_pointer(part(9))});
+            device, c10::impl::VirtualGuardImpl(device.type()), reinterpret_cast<IsCapturing>(to_pointer(part(8))),
+            reinterpret_cast<SetContext>(to_pointer(part(9))), to_pointer(part(10))});
     call->name = text(part(1)), call->num_results = int_at(given, 3), call->saved = ints(part(4));
     call->timed_out = static_cast<const int32_t*>(to_pointer(part(5)));
     if (auto products = int_at(given, 6); products >= 0) call->products = static_cast<Products>(products);
+    call->saves_inputs = part(7) == Py_True;
     auto destroy = [](PyObject* capsule) {
         delete static_cast<std::shared_ptr<PlannedCall>*>(PyCapsule_GetPointer(capsule, nullptr));
     };
@@ -778,10 +816,15 @@ PyObject* counts(PyObject*, PyObject* function) {
 PyObject* hold(PyObject*, PyObject* number) {
     HANDLE_TH_ERRORS
     auto products = static_cast<Products>(to_int(number));
-    if (!setting_of(products).hold(products, false)) {  // another thread that holds it may wait for Python
-        WithoutGil without_gil;
-        setting_of(products).hold(products);
+    bool is_held;
+    {
+        WithoutGil without_gil;  // another thread that holds it may wait for Python
+        is_held = setting_of(products).hold(products, [] {
+            WithGil with_gil;
+            return PyErr_CheckSignals() != 0;
+        });
     }
+    if (!is_held) return nullptr;
     Py_RETURN_NONE;
     END_HANDLE_TH_ERRORS
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -236,6 +237,38 @@ def test_autocast_on_clusters(run: Steps) -> None:
 
 
 @on_clusters
+def test_a_checkpoint_under_autocast_recomputes_what_the_other_executor_saved_on_clusters() -> None:
+    with compiled_host():
+        module = make("lstm", 9, "cpu", torch.float32)
+        for number, (x, _) in enumerate(inputs(module, 8)):
+            with torch.autocast("cpu", torch.bfloat16):
+                output, _ = checkpoint(module, x, use_reentrant=False)
+            if number == 6:
+                assert replays(module) > 0
+                module._chooser.forget()  # so that Python recomputes
+            output.sum().backward()
+
+
+@on_clusters
+def test_autocast_saves_copies_alone_on_clusters() -> None:
+    with compiled_host():
+        module = make("lstm", 9, "cpu", torch.float32)
+        for x, _ in inputs(module, 6):
+            y = x * 2
+            with torch.autocast("cpu", torch.bfloat16):
+                output, _ = module(y)
+            with torch.no_grad():
+                y += 1
+                for parameter in module.parameters():
+                    parameter += 1e-3
+            reference = weakref.ref(y)
+            del y
+            assert reference() is None
+            output.sum().backward()
+        assert replays(module) > 0
+
+
+@on_clusters
 def test_autocast_keeps_the_parameters_dtype_and_its_own_tapes_on_clusters() -> None:
     with compiled_host():
         module = make("lstm", 9, "cpu", torch.float32)
@@ -248,6 +281,10 @@ def test_autocast_keeps_the_parameters_dtype_and_its_own_tapes_on_clusters() -> 
                 assert x.grad.dtype == torch.float32
         assert {parameter.grad.dtype for parameter in module.parameters()} == {torch.float32}
         assert replays(module) == 3 * 2 * 2
+        for call in module._chooser.short._calls.values():
+            assert isinstance(call, ShortCall)
+            cast = call.run._calls[0]._cast
+            assert cast is None or counts(cast) == (2, [(2, ""), (2, "")])
 
 
 def distributed(module: Any) -> list[Tensor]:
