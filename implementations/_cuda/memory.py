@@ -5,6 +5,7 @@ So memory is allocated as in compiled code, where torch has that function, the d
 
 from __future__ import annotations
 
+from collections import deque
 from functools import cache, lru_cache
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from pytest_ecornn.implementations._cuda import driver
 from pytest_ecornn.implementations._cuda.host.recorder import current_recorder
 
+_POOL_ALIGNMENT, _MAX_POOL_BYTES = 256, 2**24  # as torch aligns memory of its own; of several launches
 _GUARDS = torch._C._dynamo.guards
 _FAST_EMPTY = {"cpu": getattr(_GUARDS, "_empty_strided_cpu", None), "cuda": getattr(_GUARDS, "_empty_strided_cuda", None)}
 
@@ -54,6 +56,30 @@ def zeros(size: int, device: torch.device) -> Tensor:
         recorder.clear(driver.address_of(driver.library().cuMemsetD8Async), found)
     _runtime().memsetAsync(found.data_ptr(), 0, size, torch._C._cuda_getCurrentRawStream(device.index))
     return found
+
+
+class ZeroedPool:
+    """Zero bytes for the launches of a pass, set by few memsets. launches: at most so many take some, two of them at once.
+
+    It holds what the last two launches took, so those before must have been made.
+    """
+
+    def __init__(self, launches: int, device: torch.device):
+        self._launches, self._device = launches, device
+        self._held, self._next, self._free = deque[Tensor](maxlen=2), 0, 0
+
+    def take(self, size: int) -> tuple[int, ...]:
+        """The address of `size` zero bytes, () for none. Those for launches to come, of as many each, are set at once."""
+        if not size:
+            return ()
+        size += -size % _POOL_ALIGNMENT
+        if size > self._free:
+            self._free = size * max(1, min(self._launches, _MAX_POOL_BYTES // size))
+            self._held.append(zeros(self._free, self._device))
+            self._next = self._held[-1].data_ptr()
+        taken = self._next
+        self._next, self._free, self._launches = taken + size, self._free - size, self._launches - 1
+        return (taken,)
 
 
 @lru_cache(maxsize=4096)

@@ -15,7 +15,7 @@ from pytest_ecornn.implementations._common.padding import shifted_states, zero_p
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
 from pytest_ecornn.implementations._cuda.bias_gradients import bias_gradients
-from pytest_ecornn.implementations._cuda.memory import address
+from pytest_ecornn.implementations._cuda.memory import ZeroedPool, address
 from pytest_ecornn.implementations._cuda.padded_rows import zero_padding_in_one_launch
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of
 from pytest_ecornn.implementations._cuda.streams import launch_concurrently
@@ -66,7 +66,7 @@ def backward(
     one = _Backward(
         stack, kind, [state.contiguous() for state in first], weights, kept,
         [one if one is None else one.contiguous() for one in d_finals], grad_initial_states, lengths, overwrites, of_weights,
-        [None] * len(weights), way.weight_gradients, way.is_single_step_backward,
+        [None] * len(weights), way.weight_gradients, way.is_single_step_backward, ZeroedPool(stack.pseudo_layers, kind.device),
     )  # fmt: skip
     layers, d_inputs = stack.pseudo_layers // stack.directions, d_output
     with held(x, how.tf32):
@@ -90,6 +90,7 @@ class _Backward(NamedTuple):
     d_weights: list[Tensor | None]
     all_directions: WeightGradients | None  # computes gradients of weights of both directions at once; None: apart
     is_single_step: bool
+    zeroed: ZeroedPool
 
     def layer(self, layer: int, inputs: Tensor, d_output: Tensor, wants_inputs: bool) -> Tensor:
         """Computes the gradients of a layer's weights; returns that of its inputs, where it is wanted."""
@@ -225,6 +226,7 @@ class _Backward(NamedTuple):
             *state_addresses(self.grad_final_states, stack, track),
             _address_of_direction(d_gates, direction), 0 if d_product is None else _address_of_direction(d_product, direction),
             *state_addresses(self.grad_initial_states, stack, track), address(self.lengths),
+            *self.zeroed.take(launch.zeroed_bytes),
         )  # fmt: skip
         return PendingLaunch(launch, addresses, launch.is_beside, (weight,))
 

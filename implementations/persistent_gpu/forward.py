@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pytest_ecornn.implementations._common.input_projection import held
 from pytest_ecornn.implementations._common.padded_gemm import matmul_nt, matmul_nt_padded
-from pytest_ecornn.implementations._cuda.memory import address
+from pytest_ecornn.implementations._cuda.memory import ZeroedPool, address
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim
 from pytest_ecornn.implementations._cuda.streams import launch_concurrently
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
@@ -69,7 +69,8 @@ def run(
     """`forward` of tensors that the plan has checked: x's last dimension has no gaps, initial states have none at all."""
     stack, how = way.stack, way.stack.how
     final_states = [way.final() for _ in range(stack.num_states)]
-    one = _Forward(way, stack, way.kind, initial_states, weights, final_states, lengths, SavedTensors([], [], []))
+    zeroed = ZeroedPool(stack.pseudo_layers, way.kind.device)
+    one = _Forward(way, stack, way.kind, initial_states, weights, final_states, lengths, SavedTensors([], [], []), zeroed)
     if way.fuses_input_gemm:
         return [one.run(x), *final_states], one.kept
     with held(x, how.tf32):
@@ -87,6 +88,7 @@ class _Forward(NamedTuple):
     final_states: Sequence[Tensor]
     lengths: Tensor | None
     kept: SavedTensors
+    zeroed: ZeroedPool
 
     def run(self, x: Tensor) -> Tensor:
         """Runs all layers; returns the output of the last one."""
@@ -112,7 +114,7 @@ class _Forward(NamedTuple):
             *state_addresses(self.initial_states, stack, first),
             *state_addresses(self.final_states, stack, first),
         )
-        launch((x.data_ptr(), *addresses, *state_pointers, address(self.lengths)))
+        launch((x.data_ptr(), *addresses, *state_pointers, address(self.lengths), *self.zeroed.take(launch.zeroed_bytes)))
         return output
 
     def layer(self, layer: int, x: Tensor) -> Tensor:
@@ -142,7 +144,7 @@ class _Forward(NamedTuple):
         of_track = self._packed_parameters(track, launch.width, 1)
         addresses = (
             gates.data_ptr(), *of_track.addresses, *self._state_addresses(track, output, direction),
-            address(kept), address(cells),
+            address(kept), address(cells), *self.zeroed.take(launch.zeroed_bytes),
         )  # fmt: skip
         return PendingLaunch(launch, addresses, launch.is_beside, (gates, *of_track.tensors))
 
@@ -160,7 +162,10 @@ class _Forward(NamedTuple):
         launch = get_layer_kernel(stack.shape, self.kind, direction > 0, stack.output_strides, stack.gates_strides, x.shape[2])
         x, of_track = aligned(x, launch.width), self._packed_parameters(track, launch.width)
         weight_ih, *others = of_track.addresses
-        addresses = (x.data_ptr(), weight_ih, gates.data_ptr(), *others, *self._state_addresses(track, output, direction), 0, 0)
+        addresses = (
+            x.data_ptr(), weight_ih, gates.data_ptr(), *others, *self._state_addresses(track, output, direction), 0, 0,
+            *self.zeroed.take(launch.zeroed_bytes),
+        )  # fmt: skip
         return PendingLaunch(launch, addresses, launch.is_beside, (x, gates, *of_track.tensors))
 
     def _single_step_launch(self, track: int, x: Tensor, output: Tensor, direction: int) -> PendingLaunch:

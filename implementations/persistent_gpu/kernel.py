@@ -17,7 +17,7 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, NN_CELLS, Device, MathMode, ProblemSize
 from pytest_ecornn.implementations._cuda.compile import skip_reason
 from pytest_ecornn.implementations._cuda.kernel import Kernel
-from pytest_ecornn.implementations._cuda.memory import address, empty, zeros
+from pytest_ecornn.implementations._cuda.memory import address, empty
 from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
@@ -263,7 +263,8 @@ Strides = tuple[int, int]  # of steps and of sequences, in elements
 class Launch:
     """Launches one kernel on rows of given strides; a call passes the addresses of its arrays.
 
-    width: bytes to which `aligned` aligns the weights and x, which has no gaps.
+    width: bytes to which `aligned` aligns the weights and x, which has no gaps. zeroed_bytes: of memory that a launch
+    needs zeroed.
     """
 
     def __init__(self, shape: Shape, kind: KernelSpec, is_reverse: bool, output: Strides, other: Strides, inputs: int = 0):
@@ -276,7 +277,7 @@ class Launch:
         if kind.saves_for_backward:
             compile_layer(shape, kind.backward)
         self._device, self._status, self.width = kind.device, status_of(kind.device), width_of(kind, form)
-        self._mailbox_bytes, self._stream_bytes = form.mailbox_bytes if form.is_grid else 0, form.stream_bytes
+        self.zeroed_bytes, self._stream_bytes = form.mailbox_bytes if form.is_grid else 0, form.stream_bytes
         self.is_beside = kind.device.type == "cuda" and fits_both_directions(form, Device.of(kind.device))
         of_rows = (f"{name}_{what}" for name in ("output", "d_output" if kind.is_backward else "gates") for what in _STRIDES)
         integers = dict(zip(of_rows, output + other, strict=True)) | shape.row_strides
@@ -291,13 +292,10 @@ class Launch:
         self._run = kernel.at(launch, addresses, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
-        """Launches the kernel. addresses: of its arrays but those that it allocates, in its order, 0 for none."""
+        """Launches the kernel. addresses: of its arrays and of zeroed bytes, if it needs some, in its order, 0 for none."""
         self._status.check()
         weight_stream = empty((self._stream_bytes,), torch.uint8, self._device) if self._stream_bytes else None
-        if not self._mailbox_bytes:
-            return self._run((*addresses, address(weight_stream)))
-        mailboxes = zeros(self._mailbox_bytes, self._device)
-        self._run((*addresses, mailboxes.data_ptr(), address(weight_stream)))
+        self._run((*addresses, address(weight_stream)))
 
 
 get_layer_kernel = lru_cache(maxsize=4096)(Launch)

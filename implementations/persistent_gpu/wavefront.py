@@ -13,7 +13,6 @@ import numpy as np
 
 from pytest_ecornn.implementations._common.recurrent_problem import Device, ProblemSize
 from pytest_ecornn.implementations._cuda.kernel import Kernel
-from pytest_ecornn.implementations._cuda.memory import zeros
 from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.config import Candidates, Form
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import LAUNCH_US, MAX_LAYERS, WavefrontConfig
@@ -125,24 +124,23 @@ def _fields(wave: WavefrontConfig) -> list[str]:
 class WavefrontKernel:
     """Launches the kernel; a call passes the addresses of its arrays. x, weights and outputs have no gaps.
 
-    width: bytes to which `aligned` aligns x and the weights.
+    width: bytes to which `aligned` aligns x and the weights. zeroed_bytes: of memory that a launch needs zeroed.
     """
 
     def __init__(self, shape: Shape, kind: KernelSpec, wave: WavefrontConfig, x: Strides, output: Strides):
         """Raises where the backward pass that follows would."""
         if kind.saves_for_backward:
             kernel.compile_layer(shape, kind.backward)
-        self._wave, self._device, self._status, self.width = wave, kind.device, status_of(kind.device), wave.width
+        self._status, self.width, self.zeroed_bytes = status_of(kind.device), wave.width, 4 * wave.launch.grid
         integers = {"status": self._status.address, "steps": shape.steps, "batch": shape.batch, **shape.row_strides}
         integers |= dict(zip(("x_step", "x_sequence", "output_step", "output_sequence"), (*x, *output), strict=True))
         addresses = [name for name in _fields(wave) if name not in integers]
         self._run = kernel_of(kind, wave).at(wave.launch, addresses, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
-        """Launches the kernel. addresses: of its arrays but the last, in its order, 0 for none."""
+        """Launches the kernel. addresses: of its arrays and of zeroed bytes, in its order, 0 for none."""
         self._status.check()
-        step_flags = zeros(4 * self._wave.launch.grid, self._device)
-        self._run((*addresses, step_flags.data_ptr()))
+        self._run(addresses)
 
 
 wave_launch_of = lru_cache(maxsize=4096)(WavefrontKernel)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ecornn.implementations._cuda import memory
-from pytest_ecornn.implementations._cuda.memory import empty, zeros
+from pytest_ecornn.implementations._cuda.memory import ZeroedPool, empty, zeros
 from pytest_ecornn.implementations.persistent_gpu.parameters import FrozenParameters, aligned, parameter_pointers
 from pytest_ecornn.verification.calls import PoisonedAllocations
 from tests.helpers.requirements import needs_gpu
@@ -42,6 +42,27 @@ def test_zeros_are_zeros_though_the_memory_was_used(device: torch.device) -> Non
         found = zeros(1000, device)
         assert (found.dtype, found.device, found.shape) == (torch.uint8, device, (1000,))
         assert not found.any()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_launches_of_a_pass_have_zeros_of_their_own(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[torch.Tensor]()
+
+    def zeros_once_used(size: int, of_device: torch.device) -> torch.Tensor:
+        made.append(zeros(size, of_device))
+        return made[-1]
+
+    monkeypatch.setattr(memory, "zeros", zeros_once_used)
+    pool = ZeroedPool(4, device)
+    assert pool.take(0) == ()
+    assert made == []
+    (first,), (second,), (larger,) = pool.take(1000), pool.take(1024), pool.take(2049)
+    assert (first, second - first, larger) == (made[0].data_ptr(), 1024, made[1].data_ptr())
+    assert sum(one.nbytes for one in made) == 4 * 1024 + 2 * 2304
+    large = ZeroedPool(4, device)
+    for _ in range(4):
+        large.take(memory._MAX_POOL_BYTES // 2 + 1)
+    assert len(made) == 2 + 4  # so large that each has its own
 
 
 @needs_gpu
