@@ -75,15 +75,14 @@ class GradientSizes(NamedTuple):
         return base + of_flop * gflop + of_rows * rows + of_gru * self.splits_last
 
     def suit_products(self, widths: Sequence[int]) -> bool:
-        """Whether GradientProducts may run: no sums that are split, gates of whole vectors, two directions only if small.
+        """Whether GradientProducts may run: no sums that are split, two directions only if small.
 
         widths: of the inputs of all layers.
         """
         if self.steps == 1 or (self.rows >= MIN_TERMS and self.dtype.itemsize == 2):
             return False
-        if self.directions > 1:
-            return 2 * self._products(widths) < _MAX_BATCHED_FLOP and self.rows <= _MAX_BATCHED_ROWS
-        return self.wide % self.vector == 0 or not self.are_padded(widths)
+        is_small = 2 * self._products(widths) < _MAX_BATCHED_FLOP and self.rows <= _MAX_BATCHED_ROWS
+        return self.directions == 1 or is_small
 
     def are_padded(self, widths: Sequence[int]) -> bool:
         """Whether products are faster on copies whose rows are of whole vectors, which those of one direction may have."""

@@ -7,7 +7,8 @@ With lengths that holds where gradients are not 0, unless a sequence starts in r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +21,61 @@ from pytest_ecornn.implementations._cuda.padded_rows import MatrixSizes, get_pad
 from pytest_ecornn.implementations._cuda.parameter_gradients import ParameterGradients, get_parameter_gradients
 
 
+class _Copies(NamedTuple):
+    """Sizes of the matrices that are multiplied as copies with rows of whole vectors, None for those that are not copied.
+
+    In 16 bits a column that this adds to inputs and states is ones, whose product is a bias's gradient.
+    """
+
+    gates: MatrixSizes | None
+    product: MatrixSizes | None
+    inputs: MatrixSizes | None
+    weight: MatrixSizes | None
+    states: MatrixSizes | None
+
+    @classmethod
+    def of(cls, sizes: GradientSizes, width: int, has_initial: bool, is_padded: bool) -> _Copies:
+        """Arguments as of GradientProducts."""
+        rows, wide, hidden, itemsize = sizes.rows, sizes.wide, sizes.hidden, sizes.dtype.itemsize
+        of_vectors = partial(MatrixSizes.of_vectors, itemsize=itemsize)
+        each = of_vectors(rows, wide), of_vectors(rows, hidden), of_vectors(rows, width, has_ones=itemsize == 2)
+        gates, product, inputs = [size if is_padded and size.more_width else None for size in each]
+        weight = of_vectors(wide, width, pads_rows=True) if gates or inputs else None
+        states = of_vectors(rows, hidden, skipped=sizes.batch, has_ones=itemsize == 2)
+        copies_states = is_padded if states.more_width else has_initial
+        return cls(gates, product if sizes.splits_last else None, inputs, weight, states if copies_states else None)
+
+    def make(self, sizes: GradientSizes, matrices: Sequence[Tensor | None], initial: Tensor | None) -> list[Any]:
+        """The matrices, or their copies in one launch. initial: the states before the first step, None for zeros."""
+        copied = [(size, one) for size, one in zip(self, matrices, strict=True) if size is not None and one is not None]
+        if not copied:
+            return [*matrices]
+        needed, originals = zip(*copied, strict=True)
+        above = [None] * (len(copied) - 1) + [initial if self.states else None]
+        copies = iter(get_padded_rows(needed, sizes.dtype, sizes.device)(originals, above))
+        return [one if size is None or one is None else next(copies) for size, one in zip(self, matrices, strict=True)]
+
+
+class _Part(NamedTuple):
+    """Columns of a product that are a result. source, place: numbers of both. shape: of the columns' copy."""
+
+    source: int
+    place: int
+    columns: View
+    sizes: MatrixSizes
+    shape: View
+
+    @classmethod
+    def of(cls, source: int, place: int, rows: int, width: int, padded_width: int, is_bias: bool = False) -> _Part:
+        """The first `width` columns; of a bias the one after them."""
+        columns, shape = (1, View((rows,), (1,))) if is_bias else (width, View((rows, width), (width, 1)))
+        view, sizes = (
+            View((rows, columns), (padded_width, 1), width * is_bias),
+            MatrixSizes.of_part(rows, columns, padded_width),
+        )
+        return cls(source, place, view, sizes, shape)
+
+
 class GradientProducts:
     """The gradients of a layer's parameters and inputs.
 
@@ -29,26 +85,24 @@ class GradientProducts:
     def __init__(self, sizes: GradientSizes, width: int, has_initial: bool, is_padded: bool):
         self._sizes, self._width = sizes, width
         self._product: Callable[..., Tensor] = torch.mm if sizes.directions == 1 else torch.bmm
-        hidden, wide, rows, itemsize = sizes.hidden, sizes.wide, sizes.rows, sizes.dtype.itemsize
-        self._inputs_copy = MatrixSizes.of_vectors(rows, width, itemsize)
-        self._weight_copy = MatrixSizes.of_vectors(wide, width, itemsize)
-        self._states_copy = MatrixSizes.of_vectors(rows, hidden, itemsize, skipped=sizes.batch)
-        self._copies_inputs = is_padded and self._inputs_copy.more_width > 0
-        self._copies_states = is_padded if self._states_copy.more_width else has_initial
-        self._padded_hidden = self._states_copy.padded_width if self._copies_states else hidden
-        self._of_all_steps = self._copies_states or has_initial
-        gate_rows = wide - hidden if sizes.splits_last else wide
-        self._all_gates = self._matrices(rows * wide, (wide, rows), (1, wide))
-        self._inputs = self._matrices(0, (rows, width), (width, 1))
-        self._state_gates = self._steps_of(wide, gate_rows)
-        self._state_product = self._steps_of(hidden, hidden)
+        self._copies = copies = _Copies.of(sizes, width, has_initial, is_padded)
+        self._of_all_steps = copies.states is not None or has_initial
+        hidden, rows = sizes.hidden, sizes.rows
+        pairs = (copies.gates, sizes.wide), (copies.product, hidden), (copies.inputs, width), (copies.states, hidden)
+        gates, product, inputs, states = (given if copied is None else copied.padded_width for copied, given in pairs)
+        self._gates_width, self._inputs_width, self._states_width = gates, inputs, states
+        self._all_gates = self._matrices(rows * gates, (gates, rows), (1, gates))
+        self._inputs = self._matrices(0, (rows, inputs), (inputs, 1))
         output_width = sizes.directions * hidden
         apart = sizes.batch * output_width + hidden
         self._before = self._matrices(apart, (rows - sizes.batch, hidden), (output_width, 1))
-        of_weight = wide * self._padded_hidden, (self._padded_hidden, 1)
-        self._first_rows = self._matrices(of_weight[0], (gate_rows, self._padded_hidden), of_weight[1])
-        offset = gate_rows * self._padded_hidden
-        self._last_rows = self._matrices(of_weight[0], (wide - gate_rows, self._padded_hidden), of_weight[1], offset)
+        # Rows of weight_hh's gradient, where it is two products: of the first those that padding adds are overwritten.
+        gate_rows = sizes.wide - hidden if sizes.splits_last else gates
+        padded_rows, all_rows = gate_rows + (-gate_rows % sizes.vector if copies.gates else 0), gate_rows + product
+        self._state_gates, self._state_product = self._steps_of(gates, padded_rows), self._steps_of(product, product)
+        self._first_rows = self._matrices(all_rows * states, (padded_rows, states), (states, 1))
+        self._last_rows = self._matrices(all_rows * states, (product, states), (states, 1), gate_rows * states)
+        self._weight_hh = sizes.factory(all_rows, states)
 
     def _steps_of(self, width: int, columns: int) -> View:
         """The first columns of rows of that width, transposed, of the steps whose states before are multiplied."""
@@ -63,74 +117,84 @@ class GradientProducts:
         return View((2, *shape), (apart, *strides), offset)
 
     @cached_property
-    def _weight_hh(self) -> EmptyFactory:
-        return self._sizes.factory(self._sizes.wide, self._padded_hidden)
+    def _sources_of_biases(self) -> Sequence[int]:
+        """The products of which a column is the gradient of bias_ih and bias_hh: 0 the inputs', 1 the states'; () for none."""
+        copies = self._copies.inputs, self._copies.states
+        sources = [number for number, one in enumerate(copies) if one is not None and one.has_ones]
+        return (sources[0], sources[-1]) if len(sources) > self._sizes.splits_last else ()
+
+    @cached_property
+    def _parts(self) -> list[_Part]:
+        """The results that are parts of products: both weights', both biases', the inputs'."""
+        rows, width, padded_width = self._sizes.wide, self._width, self._inputs_width
+        weights = (rows, width, padded_width), (rows, self._sizes.hidden, self._states_width)
+        parts = [_Part.of(i, i, *of) for i, of in enumerate(weights) if self._copies.gates or of[1] < of[2]]
+        parts += [_Part.of(i, place, *weights[i], is_bias=True) for place, i in enumerate(self._sources_of_biases, 2)]
+        return [*parts, _Part.of(4, 4, self._sizes.rows, width, padded_width)] if width < padded_width else parts
 
     def __call__(
         self, d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor, initial: Tensor | None,
-        weights: Sequence[Tensor],
-    ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], Tensor | None]:  # fmt: skip
+        weights: Sequence[Tensor], may_have_gaps: bool = False,
+    ) -> tuple[Sequence[Tensor], Tensor | None]:  # fmt: skip
         """The gradients of weight_ih, weight_hh, bias_ih and bias_hh, and of the inputs, None without weights.
 
         Tensors as WeightGradients has them. weights: weight_ih of each direction, () where no gradient of inputs is wanted.
         """
-        rows, before, of_input = self._factors(inputs, output, initial, weights)
-        weight_ih = _cropped(self._product(self._all_gates.of(d_gates), rows), self._width)
-        if d_product is None:
-            weight_hh = self._product(self._state_gates.of(d_gates), before)
-        else:  # W_hn is multiplied before r does, so that its product's gradient is another than the pre-activation's
-            weight_hh = self._weight_hh()
-            self._product(self._state_gates.of(d_gates), before, out=self._first_rows.of(weight_hh))
-            self._product(self._state_product.of(d_product), before, out=self._last_rows.of(weight_hh))
-        weight_hh = _cropped(weight_hh, self._sizes.hidden)
-        gradients = weight_ih, weight_hh, *bias_gradients(d_gates, d_product, self._sizes.directions)
-        return gradients, inputs_gradient(self._sizes, d_gates, of_input, self._width) if weights else None
+        sizes, copies = self._sizes, self._copies
+        weight = weights[0].contiguous() if weights and copies.weight else None
+        matrices = d_gates, d_product, inputs, weight, output
+        gates, product, rows, weight, states = copies.make(sizes, matrices, initial)
+        before = states if copies.states else self._states_before(output, initial)
+        weight_ih = self._product(self._all_gates.of(gates), self._inputs.of(rows))
+        weight_hh = self._weight_hh_gradient(gates, product, before)
+        biases = (None, None) if self._sources_of_biases else bias_gradients(d_gates, d_product, sizes.directions)
+        multiplied = weights if weight is None else (weight,)
+        of_inputs = inputs_product(sizes, gates, multiplied, self._gates_width) if weights else None
+        has_gaps = may_have_gaps or of_inputs is None
+        *gradients, of_inputs = self._without_padding((weight_ih, weight_hh, *biases, of_inputs), has_gaps)
+        if of_inputs is None:
+            return gradients, None
+        return gradients, inputs_view(sizes, self._width, self._inputs_width if has_gaps else self._width).of(of_inputs)
 
-    def _factors(
-        self, inputs: Tensor, output: Tensor, initial: Tensor | None, weights: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
-        """The inputs, the states before each step and weight_ih of each direction, as they are multiplied."""
-        if not (self._copies_inputs or self._copies_states):
-            return self._inputs.of(inputs), self._states_before(output, initial), weights
-        sizes, copied = list[MatrixSizes](), list[Tensor]()
-        if self._copies_inputs:
-            sizes.append(self._inputs_copy)
-            copied.append(inputs)
-        if self._copies_inputs and weights:
-            sizes.append(self._weight_copy)
-            copied.append(weights[0].contiguous())
-        above: list[Tensor | None] = [None] * len(copied)
-        if self._copies_states:
-            sizes.append(self._states_copy)
-            copied.append(output)
-            above.append(initial)
-        copies = get_padded_rows(tuple(sizes), self._sizes.dtype, self._sizes.device)(copied, above)
-        before = copies.pop() if self._copies_states else self._states_before(output, initial)
-        if not self._copies_inputs:
-            return self._inputs.of(inputs), before, weights
-        return copies[0], before, copies[1:]
+    def _weight_hh_gradient(self, gates: Tensor, product: Tensor | None, before: Tensor) -> Tensor:
+        if product is None:
+            return self._product(self._state_gates.of(gates), before)
+        # W_hn is multiplied before r does, so that its product's gradient is another than the pre-activation's.
+        weight_hh = self._weight_hh()
+        self._product(self._state_gates.of(gates), before, out=self._first_rows.of(weight_hh))
+        self._product(self._state_product.of(product), before, out=self._last_rows.of(weight_hh))
+        return weight_hh
+
+    def _without_padding(self, products: Sequence[Any], without_inputs: bool) -> list[Any]:
+        """Products, of which those that padding made wider are copied in one launch; with biases' gradients from columns."""
+        results, parts = [*products], self._parts
+        if without_inputs and parts and parts[-1].place == 4:
+            parts = parts[:-1]
+        if not parts:
+            return results
+        sources = [part.columns.of(products[part.source]) for part in parts]
+        copies = get_padded_rows(tuple([part.sizes for part in parts]), self._sizes.dtype, self._sizes.device)(sources)
+        for part, copied in zip(parts, copies, strict=True):
+            results[part.place] = part.shape.of(copied)
+        return results
 
     def _states_before(self, output: Tensor, initial: Tensor | None) -> Tensor:
         before = self._before.of(output)
         return before if initial is None else torch.cat((initial, before))
 
 
-def inputs_gradient(sizes: GradientSizes, d_gates: Tensor, weights: Sequence[Tensor], width: int) -> Tensor:
-    """The gradient of a layer's inputs, [T, B, I]. weights: weight_ih of each direction; they may have padded columns."""
-    shape, strides = (sizes.rows, sizes.wide), (sizes.wide, 1)
+def inputs_product(sizes: GradientSizes, d_gates: Tensor, weights: Sequence[Tensor], width: int) -> Tensor:
+    """The gradient of a layer's inputs [T*B, I]. weights: weight_ih of each direction. width: of rows of d_gates."""
+    shape, strides = (sizes.rows, width), (width, 1)
     gradient = torch.mm(View(shape, strides).of(d_gates), weights[0])
     for weight in weights[1:]:
-        gradient.addmm_(View(shape, strides, sizes.rows * sizes.wide).of(d_gates), weight)
-    gradient = _cropped(gradient, width)
-    return View((sizes.steps, sizes.batch, width), (sizes.batch * width, width, 1)).of(gradient)
+        gradient.addmm_(View(shape, strides, sizes.rows * width).of(d_gates), weight)
+    return gradient
 
 
-def _cropped(product: Tensor, width: int) -> Tensor:
-    """The product without the columns that padding added, which those of one direction alone have."""
-    padded = product.shape[-1]
-    if padded == width:
-        return product
-    return View((product.shape[0], width), (padded, 1)).of(product).contiguous()
+def inputs_view(sizes: GradientSizes, width: int, padded_width: int) -> View:
+    """Rows of a gradient of inputs as [T, B, I]. padded_width: from one row to the next."""
+    return View((sizes.steps, sizes.batch, width), (sizes.batch * padded_width, padded_width, 1))
 
 
 class WeightGradients:
@@ -162,19 +226,24 @@ class WeightGradients:
 
     def for_layer(
         self, d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor, initial: Tensor | None,
-        weights: Sequence[Tensor],
+        weights: Sequence[Tensor], may_have_gaps: bool = False,
     ) -> tuple[list[Tensor], Tensor | None]:  # fmt: skip
         """The gradients of weight_ih, weight_hh, bias_ih and bias_hh of each direction, and of the inputs.
 
-        weights: weight_ih of each direction, () where no gradient of inputs is wanted, which then is None.
+        weights: weight_ih of each direction, () where no gradient of inputs is wanted, which then is None. may_have_gaps: the
+        rows of the inputs' gradient, between them.
         """
         width = inputs.shape[2]
         launch = self._launch_of(width)
         if launch is None:
-            gradients, of_inputs = self._products_of(width, initial)(d_gates, d_product, inputs, output, initial, weights)
+            products = self._products_of(width, initial)
+            gradients, of_inputs = products(d_gates, d_product, inputs, output, initial, weights, may_have_gaps)
         else:
             gradients = launch(d_gates, d_product, inputs, output, initial)
-            of_inputs = inputs_gradient(self._sizes, d_gates, weights, width) if weights else None
+            of_inputs = None
+            if weights:
+                product = inputs_product(self._sizes, d_gates, weights, self._sizes.wide)
+                of_inputs = inputs_view(self._sizes, width, width).of(product)
         if self._sizes.directions == 1:
             return [*gradients], of_inputs
         return [part for of_direction in zip(*map(halves, gradients), strict=True) for part in of_direction], of_inputs

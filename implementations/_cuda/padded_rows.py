@@ -1,6 +1,6 @@
-"""Copies of up to three matrices whose rows are multiples of 16 bytes, in one launch, with zeros in sequences' padding.
+"""Copies of up to five matrices in one launch: with rows that are multiples of 16 bytes, or without such rows' ends.
 
-torch's pad takes two launches a matrix, and as many to find and to fill what is after the sequences' ends.
+torch's pad takes two launches a matrix, and as many to find and to fill with zeros what is after sequences' ends.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory, address
 
 _SOURCE = Path(__file__).parent / "kernels" / "pad_rows.cu"
-_THREADS, _MATRICES, _MAX_VECTORS = 256, 3, 2**31
+_THREADS, _MATRICES, _MAX_VECTORS = 256, 5, 2**31
 VECTOR_BYTES = 16
 # The fields of the kernel's Params, of each matrix.
 _ADDRESSES = ("rows", "above", "padded", "lengths")
-_SIZES = ("row_count", "columns", "padded_rows", "padded_columns", "skipped", "batch")
+_SIZES = ("row_count", "columns", "padded_rows", "padded_columns", "skipped", "batch", "has_ones")
 
 
 class MatrixSizes(NamedTuple):
     """A matrix, whose rows are `stride` elements apart, and its copy, which has more rows and columns or as many.
 
     skipped: of `rows` those that another matrix, without gaps, has above it, or that are zeros. batch: sequences, one's step
-    beside the other's, of rows that have lengths; 0 for others.
+    beside the other's, of rows that have lengths; 0 for others. has_ones: the first of the copy's further columns is ones.
     """
 
     rows: int
@@ -41,18 +41,26 @@ class MatrixSizes(NamedTuple):
     padded_width: int
     skipped: int = 0
     batch: int = 0
+    has_ones: bool = False
 
     @classmethod
     def of_vectors(
-        cls, rows: int, width: int, itemsize: int, stride: int = 0, skipped: int = 0, pads_rows: bool = False
-    ) -> MatrixSizes:
+        cls, rows: int, width: int, itemsize: int, stride: int = 0, skipped: int = 0, pads_rows: bool = False,
+        has_ones: bool = False,
+    ) -> MatrixSizes:  # fmt: skip
         """A matrix without gaps, unless a stride is given, and its copy with rows of whole vectors of 16 bytes.
 
         pads_rows: their number is a multiple of the elements of a vector, too.
         """
         vector = VECTOR_BYTES // itemsize
         padded_rows = rows + (-rows % vector if pads_rows else 0)
-        return cls(rows, width, stride or width, padded_rows, width + -width % vector, skipped)
+        more_width = -width % vector
+        return cls(rows, width, stride or width, padded_rows, width + more_width, skipped, has_ones=has_ones and more_width > 0)
+
+    @classmethod
+    def of_part(cls, rows: int, width: int, stride: int) -> MatrixSizes:
+        """The first columns of longer rows, and their copy without gaps."""
+        return cls(rows, width, stride, rows, width)
 
     @property
     def more_rows(self) -> int:
@@ -65,7 +73,7 @@ class MatrixSizes(NamedTuple):
         return self.padded_width - self.width
 
     def arguments(self, number: int) -> dict[str, int]:
-        values = (self.rows, self.width, self.padded_rows, self.padded_width, self.skipped, self.batch)
+        values = (self.rows, self.width, self.padded_rows, self.padded_width, self.skipped, self.batch, int(self.has_ones))
         return {f"stride_{number}": self.stride} | dict(zip(_names(_SIZES, number), values, strict=True))
 
 
@@ -77,10 +85,10 @@ def _names(fields: Sequence[str], number: int) -> list[str]:
 
 
 class PaddedRows:
-    """The launch for matrices of those sizes. Padded columns are multiples of 16 bytes. Raises ValueError for large copies."""
+    """The launch for matrices of those sizes. Raises ValueError for large copies."""
 
     def __init__(self, sizes: tuple[MatrixSizes, ...], dtype: torch.dtype, device: torch.device):
-        vectors = sum(one.padded_rows * one.padded_width for one in sizes) * dtype.itemsize // VECTOR_BYTES
+        vectors = sum(ceil(one.padded_rows * one.padded_width * dtype.itemsize / VECTOR_BYTES) for one in sizes)
         if vectors >= _MAX_VECTORS:
             raise ValueError(f"expected copies of fewer than 2^31 vectors of 16 bytes, got {vectors}")
         self._others = (0,) * (len(_ADDRESSES) * (_MATRICES - len(sizes)))

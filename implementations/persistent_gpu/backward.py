@@ -139,7 +139,8 @@ class _Backward(NamedTuple):
         if initial is not None and stack.directions == 1:
             initial = initial[0]
         output = self.kept.outputs[layer]
-        found, of_inputs = gradients.for_layer(d_gates, d_product, inputs, output, initial, of_input)
+        given = d_gates, d_product, inputs, output, initial, of_input
+        found, of_inputs = gradients.for_layer(*given, may_have_gaps=layer > 0)
         self.d_weights[first : first + size] = found
         return d_output if of_inputs is None else of_inputs
 

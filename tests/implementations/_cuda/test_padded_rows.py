@@ -18,6 +18,8 @@ SIZES = [
     [MatrixSizes(5, 16, 16, 5, 16), MatrixSizes(9, 3, 3, 16, 8)],
     [MatrixSizes(33, 65, 65, 33, 72), MatrixSizes(26, 65, 70, 32, 72), MatrixSizes(7, 9, 9, 7, 16)],
     [MatrixSizes(12, 9, 18, 12, 16, skipped=4), MatrixSizes(3, 8, 8, 3, 8, skipped=3)],
+    [MatrixSizes(12, 9, 9, 12, 16, skipped=4, has_ones=True), MatrixSizes(7, 1, 1, 7, 8, has_ones=True)],
+    [MatrixSizes.of_part(*one) for one in ((26, 65, 72), (26, 66, 72), (7, 1, 16), (16, 3, 8), (5, 16, 24))],
 ]
 
 
@@ -34,7 +36,10 @@ def expect_copies(sizes: list[MatrixSizes], dtype: torch.dtype, device: torch.de
         for number, copied in enumerate(run(matrices, of_above)):
             first = above[number] if of_above is above else torch.zeros_like(above[number])
             size = sizes[number]
-            assert torch.equal(copied, pad(torch.cat((first, matrices[number])), (0, size.more_width, 0, size.more_rows)))
+            wanted = pad(torch.cat((first, matrices[number])), (0, size.more_width, 0, size.more_rows))
+            if size.has_ones:
+                wanted[:, size.width] = 1
+            assert torch.equal(copied, wanted)
 
 
 of_sizes = pytest.mark.parametrize("sizes", SIZES, ids=str)
