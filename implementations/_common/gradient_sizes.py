@@ -22,7 +22,7 @@ _PRODUCTS_US = {
     "16 bits": ((7.1, 0.7, 4.1, 2.9), (19.0, 3.4, 0.9, 13.2)),
 }
 _HOST_IS_WORTH = 1.15  # a launch may take the device so many times as long: it takes the host 75 to 450 us less
-_MAX_BATCHED_FLOP = 1e9  # of a product; two larger ones take the device longer than the host
+_MAX_BATCHED_FLOP = 1e9  # of a product; two larger ones take the device longer than the host, and both gates' gradients memory
 _MAX_BATCHED_ROWS = 512  # longer sums are split among blocks in a product of its own alone
 
 
@@ -71,7 +71,7 @@ class GradientSizes(NamedTuple):
         gflop, rows = 2e-9 * self.directions * self.rows * self.wide * (width + self.hidden), self.rows / 1e3
         arithmetic = "16 bits" if self.dtype.itemsize == 2 else "tf32" if self.tf32 else "ieee"
         by_both, apart = _PRODUCTS_US[arithmetic]
-        base, of_flop, of_rows, of_gru = by_both if self.suit_products((width,)) else apart
+        base, of_flop, of_rows, of_gru = by_both if self.are_together(width) else apart
         return base + of_flop * gflop + of_rows * rows + of_gru * self.splits_last
 
     def suit_products(self, widths: Sequence[int]) -> bool:
@@ -81,8 +81,16 @@ class GradientSizes(NamedTuple):
         """
         if self.steps == 1 or (self.rows >= MIN_TERMS and self.dtype.itemsize == 2):
             return False
-        is_small = 2 * self._products(widths) < _MAX_BATCHED_FLOP and self.rows <= _MAX_BATCHED_ROWS
-        return self.directions == 1 or is_small
+        return self.directions == 1 or 2 * self._products(widths) < _MAX_BATCHED_FLOP
+
+    def are_together(self, width: int) -> bool:
+        """Whether the gradients of a weight, of all directions, are one product of GradientProducts. width: of the inputs."""
+        return self.suit_products((width,)) and (self.directions == 1 or self.are_batched)
+
+    @property
+    def are_batched(self) -> bool:
+        """Whether products of both directions are one."""
+        return self.directions > 1 and self.rows <= _MAX_BATCHED_ROWS
 
     def are_padded(self, widths: Sequence[int]) -> bool:
         """Whether products are faster on copies whose rows are of whole vectors, which those of one direction may have."""

@@ -20,6 +20,8 @@ from pytest_ecornn.implementations._cuda.memory import EmptyFactory
 from pytest_ecornn.implementations._cuda.padded_rows import MatrixSizes, get_padded_rows
 from pytest_ecornn.implementations._cuda.parameter_gradients import ParameterGradients, get_parameter_gradients
 
+Gradient = Tensor | list[Tensor]  # of both directions a tensor, or one each
+
 
 class _Copies(NamedTuple):
     """Sizes of the matrices that are multiplied as copies with rows of whole vectors, None for those that are not copied.
@@ -84,7 +86,7 @@ class GradientProducts:
 
     def __init__(self, sizes: GradientSizes, width: int, has_initial: bool, is_padded: bool):
         self._sizes, self._width = sizes, width
-        self._product: Callable[..., Tensor] = torch.mm if sizes.directions == 1 else torch.bmm
+        self._product: Callable[..., Tensor] = torch.bmm if sizes.are_batched else torch.mm
         self._copies = copies = _Copies.of(sizes, width, has_initial, is_padded)
         self._of_all_steps = copies.states is not None or has_initial
         hidden, rows = sizes.hidden, sizes.rows
@@ -104,17 +106,17 @@ class GradientProducts:
         self._last_rows = self._matrices(all_rows * states, (product, states), (states, 1), gate_rows * states)
         self._weight_hh = sizes.factory(all_rows, states)
 
-    def _steps_of(self, width: int, columns: int) -> View:
+    def _steps_of(self, width: int, columns: int) -> Sequence[View]:
         """The first columns of rows of that width, transposed, of the steps whose states before are multiplied."""
         rows = self._sizes.rows
         skipped = 0 if self._of_all_steps else self._sizes.batch
         return self._matrices(rows * width - skipped * width, (columns, rows - skipped), (1, width), skipped * width)
 
-    def _matrices(self, apart: int, shape: tuple[int, int], strides: tuple[int, int], offset: int = 0) -> View:
-        """A matrix a direction, so many elements apart."""
-        if self._sizes.directions == 1:
-            return View(shape, strides, offset)
-        return View((2, *shape), (apart, *strides), offset)
+    def _matrices(self, apart: int, shape: tuple[int, int], strides: tuple[int, int], offset: int = 0) -> Sequence[View]:
+        """A matrix a direction, so many elements apart; of those that are multiplied at once one view."""
+        if self._sizes.are_batched:
+            return [View((2, *shape), (apart, *strides), offset)]
+        return [View(shape, strides, offset + apart * direction) for direction in range(self._sizes.directions)]
 
     @cached_property
     def _sources_of_biases(self) -> Sequence[int]:
@@ -135,7 +137,7 @@ class GradientProducts:
     def __call__(
         self, d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor, initial: Tensor | None,
         weights: Sequence[Tensor], may_have_gaps: bool = False,
-    ) -> tuple[Sequence[Tensor], Tensor | None]:  # fmt: skip
+    ) -> tuple[Sequence[Any], Tensor | None]:  # fmt: skip
         """The gradients of weight_ih, weight_hh, bias_ih and bias_hh, and of the inputs, None without weights.
 
         Tensors as WeightGradients has them. weights: weight_ih of each direction, () where no gradient of inputs is wanted.
@@ -144,8 +146,8 @@ class GradientProducts:
         weight = weights[0].contiguous() if weights and copies.weight else None
         matrices = d_gates, d_product, inputs, weight, output
         gates, product, rows, weight, states = copies.make(sizes, matrices, initial)
-        before = states if copies.states else self._states_before(output, initial)
-        weight_ih = self._product(self._all_gates.of(gates), self._inputs.of(rows))
+        before = [states] if copies.states else self._states_before(output, initial)
+        weight_ih = self._products(self._all_gates, gates, [view.of(rows) for view in self._inputs])
         weight_hh = self._weight_hh_gradient(gates, product, before)
         biases = (None, None) if self._sources_of_biases else bias_gradients(d_gates, d_product, sizes.directions)
         multiplied = weights if weight is None else (weight,)
@@ -156,13 +158,21 @@ class GradientProducts:
             return gradients, None
         return gradients, inputs_view(sizes, self._width, self._inputs_width if has_gaps else self._width).of(of_inputs)
 
-    def _weight_hh_gradient(self, gates: Tensor, product: Tensor | None, before: Tensor) -> Tensor:
+    def _products(
+        self, views: Sequence[View], gates: Tensor, factors: Sequence[Tensor], out: Sequence[Tensor | None] = (None, None)
+    ) -> Gradient:
+        """The product of each direction, or that of both."""
+        operands = zip(views, factors, out, strict=False)
+        found = [self._product(view.of(gates), factor, out=place) for view, factor, place in operands]
+        return found[0] if len(found) == 1 else found
+
+    def _weight_hh_gradient(self, gates: Tensor, product: Tensor | None, before: Sequence[Tensor]) -> Gradient:
         if product is None:
-            return self._product(self._state_gates.of(gates), before)
+            return self._products(self._state_gates, gates, before)
         # W_hn is multiplied before r does, so that its product's gradient is another than the pre-activation's.
         weight_hh = self._weight_hh()
-        self._product(self._state_gates.of(gates), before, out=self._first_rows.of(weight_hh))
-        self._product(self._state_product.of(product), before, out=self._last_rows.of(weight_hh))
+        self._products(self._state_gates, gates, before, [view.of(weight_hh) for view in self._first_rows])
+        self._products(self._state_product, product, before, [view.of(weight_hh) for view in self._last_rows])
         return weight_hh
 
     def _without_padding(self, products: Sequence[Any], without_inputs: bool) -> list[Any]:
@@ -178,9 +188,9 @@ class GradientProducts:
             results[part.place] = part.shape.of(copied)
         return results
 
-    def _states_before(self, output: Tensor, initial: Tensor | None) -> Tensor:
-        before = self._before.of(output)
-        return before if initial is None else torch.cat((initial, before))
+    def _states_before(self, output: Tensor, initial: Tensor | None) -> Sequence[Tensor]:
+        before = [view.of(output) for view in self._before]
+        return before if initial is None else [torch.cat((initial, *before))]
 
 
 def inputs_product(sizes: GradientSizes, d_gates: Tensor, weights: Sequence[Tensor], width: int) -> Tensor:
@@ -246,7 +256,8 @@ class WeightGradients:
                 of_inputs = inputs_view(self._sizes, width, width).of(product)
         if self._sizes.directions == 1:
             return [*gradients], of_inputs
-        return [part for of_direction in zip(*map(halves, gradients), strict=True) for part in of_direction], of_inputs
+        pairs = [one if isinstance(one, list) else halves(one) for one in gradients]
+        return [part for of_direction in zip(*pairs, strict=True) for part in of_direction], of_inputs
 
     def _launch_of(self, width: int) -> ParameterGradients | None:
         """The launch for inputs of that width, None where products take its place."""

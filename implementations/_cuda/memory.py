@@ -5,7 +5,6 @@ So memory is allocated as in compiled code, where torch has that function, the d
 
 from __future__ import annotations
 
-from collections import deque
 from functools import cache, lru_cache
 from typing import Any
 
@@ -64,9 +63,11 @@ class ZeroedPool:
     It holds what the last two launches took, so those before must have been made.
     """
 
+    __slots__ = ("_device", "_free", "_held", "_launches", "_next")
+
     def __init__(self, launches: int, device: torch.device):
-        self._launches, self._device = launches, device
-        self._held, self._next, self._free = deque[Tensor](maxlen=2), 0, 0
+        self._launches, self._device, self._free = launches, device, 0
+        self._held: tuple[Tensor, ...] = ()
 
     def take(self, size: int) -> tuple[int, ...]:
         """The address of `size` zero bytes, () for none. Those for launches to come, of as many each, are set at once."""
@@ -75,7 +76,7 @@ class ZeroedPool:
         size += -size % _POOL_ALIGNMENT
         if size > self._free:
             self._free = size * max(1, min(self._launches, _MAX_POOL_BYTES // size))
-            self._held.append(zeros(self._free, self._device))
+            self._held = *self._held[-1:], zeros(self._free, self._device)
             self._next = self._held[-1].data_ptr()
         taken = self._next
         self._next, self._free, self._launches = taken + size, self._free - size, self._launches - 1

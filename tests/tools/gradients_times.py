@@ -79,7 +79,7 @@ def calls(sizes: GradientSizes, width: int) -> dict[str, Callable[[], Any]]:
     layer = normal(steps, batch, width), normal(steps, batch, directions * hidden)
     plain = d_gates.squeeze(0), None if d_product is None else d_product.squeeze(0), *layer
     launch = one_launch.ParameterGradients(sizes.rows, batch, wide, hidden, width, sizes.dtype, sizes.device, directions)
-    if not sizes.suit_products((width,)):
+    if not sizes.are_together(width):
         return {"launch": partial(launch, *plain), "apart": partial(products_apart, sizes, d_gates, d_product, *layer)}
     together = GradientProducts(sizes, width, has_initial=False, is_padded=sizes.are_padded((width,)))
     return {"launch": partial(launch, *plain), "together": partial(together, *plain, None, ())}

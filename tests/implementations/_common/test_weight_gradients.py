@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._common import padded_gemm, tensor_views
+from pytest_ecornn.implementations._common import gradient_sizes, padded_gemm, tensor_views
 from pytest_ecornn.implementations._common.gradient_sizes import GradientSizes
 from pytest_ecornn.implementations._common.tensor_views import View
 from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
@@ -80,6 +80,16 @@ def test_they_are_sums_over_all_steps(
 
 
 @on_simulator("kernels_on_cpu")
+@pytest.mark.parametrize("gates", [1, 3, 4])
+def test_directions_of_long_sums_have_products_of_their_own(gates: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WeightGradients, "_launch_of", lambda self, width: None)
+    monkeypatch.setattr(gradient_sizes, "_MAX_BATCHED_ROWS", T * B - 1)
+    of = sizes(gates, 2)
+    assert not of.are_batched
+    expect_sums(WeightGradients(of), of, WIDTH, has_initial=False)
+
+
+@on_simulator("kernels_on_cpu")
 @pytest.mark.parametrize("has_initial", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("is_padded", [False, True])
@@ -111,7 +121,7 @@ def test_layers_whose_products_are_padded(case: str, monkeypatch: pytest.MonkeyP
         ({"steps": 4096, "batch": 1, "directions": 1}, (WIDTH,), False, True),
         ({"steps": 4096, "batch": 1, "directions": 1, "dtype": torch.float16}, (WIDTH,), False, False),  # a long sum
         ({"steps": 256, "batch": 2}, (WIDTH,), False, True),
-        ({"steps": 256, "batch": 3}, (WIDTH,), False, False),  # two sums that are worth splitting
+        ({"steps": 256, "batch": 3}, (WIDTH,), False, True),  # two sums that are worth splitting, so two products
         ({"steps": 100, "hidden": 1024, "wide": 4096}, (1024,), False, False),  # two large products
         ({"steps": 2000, "hidden": 1024, "wide": 4096, "directions": 1}, (1024,), False, True),
         ({"steps": 2000, "hidden": 1023, "wide": 4092, "directions": 1}, (1024,), False, True),
@@ -158,6 +168,7 @@ def test_what_suits_one_launch(changes: dict[str, int], width: int, suits: bool)
         # In one launch, where products do not suit: of many rows in 16 bits, or in both directions
         (Case.parse("gru-T128-B100-H16-float16"), True),
         (Case.parse("gru-T128-B100-H16-L2-float32-bidirectional"), True),
+        (Case.parse("lstm-T50-B16-H256-float16-bidirectional"), True),
         (Case.parse("lstm-T128-B100-H256-float32-bidirectional"), False),
     ],
     ids=str,
