@@ -61,12 +61,12 @@ __device__ inline void copy_vector(const Matrix& matrix, int vector) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) pad_rows(const __grid_constant__ Params params) {
-    int vector = blockIdx.x * THREADS + threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < MATRICES; i++) {
-        const Matrix& matrix = params.matrices[i];
+    int vector = blockIdx.x * THREADS + threadIdx.x, number = 0;
+    for (; number < MATRICES; number++) {
+        const Matrix& matrix = params.matrices[number];
         const int vectors = ((index)matrix.padded_rows * matrix.padded_columns + VALUES - 1) / VALUES;
-        if (vector >= 0 && vector < vectors) copy_vector(matrix, vector);
+        if (vector < vectors) break;
         vector -= vectors;
     }
+    if (number < MATRICES) copy_vector(params.matrices[number], vector);
 }
