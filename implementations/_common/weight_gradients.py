@@ -18,7 +18,7 @@ from pytest_ecornn.implementations._common.tensor_views import View, halves
 from pytest_ecornn.implementations._cuda.bias_gradients import bias_gradients
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory
 from pytest_ecornn.implementations._cuda.padded_rows import MatrixSizes, get_padded_rows
-from pytest_ecornn.implementations._cuda.parameter_gradients import ParameterGradients, get_parameter_gradients
+from pytest_ecornn.implementations._cuda.parameter_gradients import LayerTensors, get_parameter_gradients, groups
 
 Gradient = Tensor | list[Tensor]  # of both directions a tensor, or one each
 
@@ -137,7 +137,7 @@ class GradientProducts:
     def __call__(
         self, d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor, initial: Tensor | None,
         weights: Sequence[Tensor], may_have_gaps: bool = False,
-    ) -> tuple[Sequence[Any], Tensor | None]:  # fmt: skip
+    ) -> tuple[list[Any], Tensor | None]:  # fmt: skip
         """The gradients of weight_ih, weight_hh, bias_ih and bias_hh, and of the inputs, None without weights.
 
         Tensors as WeightGradients has them. weights: weight_ih of each direction, () where no gradient of inputs is wanted.
@@ -232,42 +232,48 @@ class WeightGradients:
 
     def take_initial_states(self, width: int) -> bool:
         """Whether initial states may be given. width: I."""
-        return self._sizes.directions == 1 or self._launch_of(width) is not None
+        return self._sizes.directions == 1 or self.suit_one_launch(width)
 
     def for_layer(
         self, d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor, initial: Tensor | None,
         weights: Sequence[Tensor], may_have_gaps: bool = False,
     ) -> tuple[list[Tensor], Tensor | None]:  # fmt: skip
-        """The gradients of weight_ih, weight_hh, bias_ih and bias_hh of each direction, and of the inputs.
+        """The gradients of weight_ih, weight_hh, bias_ih and bias_hh of each direction, and of the inputs, by products.
 
         weights: weight_ih of each direction, () where no gradient of inputs is wanted, which then is None. may_have_gaps: the
         rows of the inputs' gradient, between them.
         """
-        width = inputs.shape[2]
-        launch = self._launch_of(width)
-        if launch is None:
-            products = self._products_of(width, initial)
-            gradients, of_inputs = products(d_gates, d_product, inputs, output, initial, weights, may_have_gaps)
-        else:
-            gradients = launch(d_gates, d_product, inputs, output, initial)
-            of_inputs = None
-            if weights:
-                product = inputs_product(self._sizes, d_gates, weights, self._sizes.wide)
-                of_inputs = inputs_view(self._sizes, width, width).of(product)
-        if self._sizes.directions == 1:
-            return [*gradients], of_inputs
-        pairs = [one if isinstance(one, list) else halves(one) for one in gradients]
-        return [part for of_direction in zip(*pairs, strict=True) for part in of_direction], of_inputs
+        products = self._products_of(inputs.shape[2], initial)
+        gradients, of_inputs = products(d_gates, d_product, inputs, output, initial, weights, may_have_gaps)
+        return self._of_directions(gradients), of_inputs
 
-    def _launch_of(self, width: int) -> ParameterGradients | None:
-        """The launch for inputs of that width, None where products take its place."""
-        sizes = self._sizes
-        if width not in self._suits_one_launch:
-            self._suits_one_launch[width] = sizes.suit_one_launch(width)
-        if not self._suits_one_launch[width]:
+    def of_inputs(self, d_gates: Tensor, width: int, weights: Sequence[Tensor]) -> Tensor | None:
+        """The gradient of a layer's inputs. width: I. weights: weight_ih of each direction, () for none, and None."""
+        if not weights:
             return None
-        columns, hidden, directions = sizes.wide, sizes.hidden, sizes.directions
-        return get_parameter_gradients(sizes.rows, sizes.batch, columns, hidden, width, sizes.dtype, sizes.device, directions)
+        return inputs_view(self._sizes, width, width).of(inputs_product(self._sizes, d_gates, weights, self._sizes.wide))
+
+    def in_one_launch(self, layers: Sequence[LayerTensors]) -> list[list[Tensor]]:
+        """The gradients of weight_ih, weight_hh, bias_ih and bias_hh of each direction, for each of some layers at once."""
+        sizes, found = self._sizes, []
+        for some in groups(layers):
+            widths, kind = tuple([layer.inputs.shape[2] for layer in some]), (sizes.dtype, sizes.device, sizes.directions)
+            launch = get_parameter_gradients(sizes.rows, sizes.batch, sizes.wide, sizes.hidden, widths, *kind)
+            found += launch(some)
+        return found if sizes.directions == 1 else [self._of_directions(gradients) for gradients in found]
+
+    def _of_directions(self, gradients: list[Any]) -> list[Tensor]:
+        """The gradients of each direction, one after the other."""
+        if self._sizes.directions == 1:
+            return gradients
+        pairs = [one if isinstance(one, list) else halves(one) for one in gradients]
+        return [part for of_direction in zip(*pairs, strict=True) for part in of_direction]
+
+    def suit_one_launch(self, width: int) -> bool:
+        """Whether a layer's gradients are computed in a launch, beside others'. width: I."""
+        if width not in self._suits_one_launch:
+            self._suits_one_launch[width] = self._sizes.suit_one_launch(width)
+        return self._suits_one_launch[width]
 
     def _products_of(self, width: int, initial: Tensor | None) -> GradientProducts:
         key = width, initial is not None

@@ -1,13 +1,15 @@
-"""The gradients of all parameters of a small layer, both directions, in one launch.
+"""The gradients of all parameters of small layers, both directions, in one launch.
 
 Three products and a sum of torch's take the host four times as long, which is more than the device needs for them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,13 +23,15 @@ from pytest_ecornn.implementations._cuda.memory import EmptyFactory, address, ze
 _SOURCE = Path(__file__).parent / "kernels" / "parameter_gradients.cu"
 _THREADS, _TILE, _CHUNK, _BLOCKS, _VECTOR_BYTES = 256, 64, 16, 8, 16
 _SMS, _MAX_BLOCKS_PER_SM = 132, 2  # of an H100; of a launch that splits rows
-_SHARED_BYTES = 4 * (2 * 2 * _CHUNK * _TILE + _TILE)
-# The fields of the kernel's Params.
-_ADDRESSES = (
+_SHARED_BYTES = 4 * (2 * 2 * _CHUNK * _TILE + _TILE) + 8 * 10  # and the fields of a layer
+_MAX_LAYERS = 4  # of a launch
+# The fields of the kernel's Params, first those of each layer.
+_OF_LAYER = (
     "d_gates", "d_recurrent", "inputs", "output", "initial", "d_weight_ih", "d_weight_hh", "d_bias_ih", "d_bias_hh",
-    "partial_sums", "arrivals",
 )  # fmt: skip
-_SIZES = ("rows", "batch", "columns", "hidden", "width", "directions", "splits")
+_OF_ALL = ("partial_sums", "arrivals")
+
+_SIZES = ("rows", "batch", "columns", "hidden", "directions", "splits")
 # Time on an H200, us, fitted by tests/tools/gradients_times.py: of a launch, of a block, and of adding splits' sums; of a chunk
 # by the size of an element, read by vectors or by elements. Blocks that share a multiprocessor take _SHARED_SM of their sum.
 _LAUNCH_US, _BLOCK_US, _ADDING_US, _SHARED_SM = 1.4, 2.2, 5.2, 0.87
@@ -60,63 +64,98 @@ def _tiles(columns: int, hidden: int, width: int, directions: int) -> int:
     return directions * ceil(columns / _TILE) * (ceil(width / _TILE) + ceil(hidden / _TILE))
 
 
-class ParameterGradients:
-    """The gradients of weight_ih, weight_hh, bias_ih and bias_hh of a layer in D directions.
+class LayerTensors(NamedTuple):
+    """Of a layer in D directions, all without gaps. D is left out of the shapes where it is 1.
 
-    rows: T*B. columns: G*H. width: I. All tensors are without gaps. D is left out of their shapes where it is 1. splits: the
-    clusters among which each tile's rows are split, None for the fastest number.
+    d_gates: [D, T, B, G*H]. d_recurrent: [D, T, B, H] of GRU. inputs: [T, B, I]. output: [T, B, D*H]. initial: before the first
+    step the states [D, B, H], None for zeros.
+    """
+
+    d_gates: Tensor
+    d_recurrent: Tensor | None
+    inputs: Tensor
+    output: Tensor
+    initial: Tensor | None = None
+
+
+class ParameterGradients:
+    """The gradients of weight_ih, weight_hh, bias_ih and bias_hh of a group of layers in D directions.
+
+    rows: T*B. columns: G*H. widths: I of each layer. splits: the clusters among which each tile's rows are split, None for the
+    fastest number.
     """
 
     def __init__(
-        self, rows: int, batch: int, columns: int, hidden: int, width: int, dtype: torch.dtype, device: torch.device,
-        directions: int = 1, splits: int | None = None,
+        self, rows: int, batch: int, columns: int, hidden: int, widths: tuple[int, ...], dtype: torch.dtype,
+        device: torch.device, directions: int = 1, splits: int | None = None,
     ):  # fmt: skip
-        tiles = _tiles(columns, hidden, width, directions)
-        splits = splits or _fastest(rows, tiles, _chunk_us(columns, hidden, width, dtype))[1]
+        tiles = sum(_tiles(columns, hidden, width, directions) for width in widths)
+        splits = splits or _fastest(rows, tiles, max(_chunk_us(columns, hidden, width, dtype) for width in widths))[1]
         launch = Launch(tiles * splits * _BLOCKS, _THREADS, _SHARED_BYTES)
-        sizes = dict(zip(_SIZES, (rows, batch, columns, hidden, width, directions, splits), strict=True))
-        values = values_of(dtype, columns, hidden, width)
-        self._by_elements = make_kernel(1, dtype, device).at(launch, _ADDRESSES, **sizes)
-        self._by_vectors = make_kernel(values, dtype, device).at(launch, _ADDRESSES, **sizes) if values > 1 else None
-        shapes = ((columns, width), (columns, hidden), (columns,), (columns,))
+        sizes = dict(zip(_SIZES, (rows, batch, columns, hidden, directions, splits), strict=True))
+        layers, values = kernel_layers(len(widths)), values_of(dtype, columns, hidden, *widths)
+        others = layers - len(widths)
+        sizes |= dict(zip(_of_layers(layers, "width"), widths + (0,) * others, strict=True))
+        addresses = [*_of_layers(layers, *_OF_LAYER), *_OF_ALL]
+        self._by_elements = make_kernel(1, dtype, device, layers).at(launch, addresses, **sizes)
+        self._by_vectors = make_kernel(values, dtype, device, layers).at(launch, addresses, **sizes) if values > 1 else None
         leading = () if directions == 1 else (directions,)
-        self._made = [EmptyFactory((*leading, *shape), dtype, device) for shape in shapes]
+        shapes = [((columns, width), (columns, hidden), (columns,), (columns,)) for width in widths]
+        self._made = [[EmptyFactory((*leading, *shape), dtype, device) for shape in of_layer] for of_layer in shapes]
+        self._others = (0,) * (len(_OF_LAYER) * others)
         self._partial_sums = EmptyFactory((launch.grid, _THREADS, 4), torch.float32, device) if splits > 1 else None
         self._arrivals_bytes, self._device = tiles * _BLOCKS * 4, device
 
-    def __call__(
-        self, d_gates: Tensor, d_recurrent: Tensor | None, inputs: Tensor, output: Tensor, initial: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The four gradients.
-
-        d_gates: [D, T, B, G*H]. d_recurrent: [D, T, B, H] of GRU. inputs: [T, B, I]. output: [T, B, D*H]. initial: before
-        the first step the states [D, B, H], None for zeros.
-        """
-        weight_ih, weight_hh, bias_ih, bias_hh = [make() for make in self._made]
-        read = d_gates.data_ptr(), address(d_recurrent), inputs.data_ptr(), output.data_ptr(), address(initial)
-        is_aligned = (read[0] | read[1] | read[2] | read[3] | read[4]) % _VECTOR_BYTES == 0
-        run = self._by_vectors if is_aligned and self._by_vectors is not None else self._by_elements
+    def __call__(self, layers: Sequence[LayerTensors]) -> list[list[Tensor]]:
+        """The four gradients of each layer."""
+        results: list[list[Tensor]] = []
+        addresses: list[int] = []
+        bits = 0
+        for (d_gates, d_recurrent, inputs, output, initial), factories in zip(layers, self._made, strict=True):
+            made = [make() for make in factories]
+            read = d_gates.data_ptr(), address(d_recurrent), inputs.data_ptr(), output.data_ptr(), address(initial)
+            bits |= read[0] | read[1] | read[2] | read[3] | read[4]
+            addresses += (*read, *[one.data_ptr() for one in made])
+            results.append(made)
+        run = self._by_elements if bits % _VECTOR_BYTES or self._by_vectors is None else self._by_vectors
         partial_sums = arrivals = None
         if self._partial_sums is not None:
             partial_sums, arrivals = self._partial_sums(), zeros(self._arrivals_bytes, self._device)
-        written = weight_ih.data_ptr(), weight_hh.data_ptr(), bias_ih.data_ptr(), bias_hh.data_ptr()
-        run((*read, *written, address(partial_sums), address(arrivals)))
-        return weight_ih, weight_hh, bias_ih, bias_hh
+        run((*addresses, *self._others, address(partial_sums), address(arrivals)))
+        return results
 
 
 @lru_cache(maxsize=256)
-def make_kernel(values: int, dtype: torch.dtype, device: torch.device) -> Kernel:
-    arguments: dict[str, type[int] | type[np.int64]] = {**dict.fromkeys(_ADDRESSES, np.int64), **dict.fromkeys(_SIZES, int)}
-    return Kernel(
-        _SOURCE, "parameter_gradients", macros(values, dtype), arguments, device, _SHARED_BYTES, cluster=_BLOCKS, is_lazy=True
-    )
+def make_kernel(values: int, dtype: torch.dtype, device: torch.device, layers: int = 1) -> Kernel:
+    of_layers = _of_layers(layers, *_OF_LAYER, "width")
+    arguments: dict[str, type[int] | type[np.int64]] = dict.fromkeys((*of_layers, *_OF_ALL), np.int64)
+    arguments |= dict.fromkeys(_SIZES, int)
+    macros_of = macros(values, dtype, layers)
+    return Kernel(_SOURCE, "parameter_gradients", macros_of, arguments, device, _SHARED_BYTES, cluster=_BLOCKS, is_lazy=True)
 
 
-def macros(values: int, dtype: torch.dtype) -> tuple[tuple[str, str], ...]:
+def _of_layers(layers: int, *names: str) -> list[str]:
+    """The fields of these names, of each layer."""
+    return [f"{name}_{number}" for number in range(layers) for name in names]
+
+
+def macros(values: int, dtype: torch.dtype, layers: int = 1) -> tuple[tuple[str, str], ...]:
     """The macros with which the source is compiled. values: elements that are read at once."""
     storage = str(dtype).removeprefix("torch.").upper()
-    found = {f"STORAGE_{storage}": 1, "VALUES": values, "BLOCKS": _BLOCKS, "SHARED_BYTES": _SHARED_BYTES}
+    found = {f"STORAGE_{storage}": 1, "VALUES": values, "BLOCKS": _BLOCKS, "SHARED_BYTES": _SHARED_BYTES, "LAYERS": layers}
     return tuple((name, str(value)) for name, value in found.items())
+
+
+def groups(layers: Sequence[Any]) -> list[Sequence[Any]]:
+    """The layers of each launch, or what there is for each layer."""
+    if len(layers) <= _MAX_LAYERS:
+        return [layers]
+    return [layers[first : first + _MAX_LAYERS] for first in range(0, len(layers), _MAX_LAYERS)]
+
+
+def kernel_layers(layers: int) -> int:
+    """For how many layers the kernel is compiled that runs so many: one, whose launch takes the host less, or the most."""
+    return 1 if layers == 1 else _MAX_LAYERS
 
 
 get_parameter_gradients = lru_cache(maxsize=4096)(ParameterGradients)

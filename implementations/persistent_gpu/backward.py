@@ -17,6 +17,7 @@ from pytest_ecornn.implementations._common.weight_gradients import WeightGradien
 from pytest_ecornn.implementations._cuda.bias_gradients import bias_gradients
 from pytest_ecornn.implementations._cuda.memory import ZeroedPool, address
 from pytest_ecornn.implementations._cuda.padded_rows import zero_padding_in_one_launch
+from pytest_ecornn.implementations._cuda.parameter_gradients import LayerTensors
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of
 from pytest_ecornn.implementations._cuda.streams import launch_concurrently
 from pytest_ecornn.implementations.persistent_gpu.forward import SavedTensors
@@ -66,12 +67,13 @@ def backward(
     one = _Backward(
         stack, kind, [state.contiguous() for state in first], weights, kept,
         [one if one is None else one.contiguous() for one in d_finals], grad_initial_states, lengths, overwrites, of_weights,
-        [None] * len(weights), way.weight_gradients, way.is_single_step_backward, ZeroedPool(stack.pseudo_layers, kind.device),
+        [None] * len(weights), way.weight_gradients, way.is_single_step_backward, ZeroedPool(stack.pseudo_layers, kind.device), {},
     )  # fmt: skip
     layers, d_inputs = stack.pseudo_layers // stack.directions, d_output
     with held(x, how.tf32):
         for layer in reversed(range(layers)):
             d_inputs = one.layer(layer, kept.outputs[layer - 1] if layer else x, d_inputs, layer > 0 or wanted[0])
+        one.finish()
     of_states = [state if is_wanted else None for state, is_wanted in zip(grad_initial_states, of_first, strict=False)]
     return [d_inputs if wanted[0] else None, *of_states, *one.d_weights]
 
@@ -91,6 +93,7 @@ class _Backward(NamedTuple):
     all_directions: WeightGradients | None  # computes gradients of weights of both directions at once; None: apart
     is_single_step: bool
     zeroed: ZeroedPool
+    pending: dict[int, LayerTensors]  # of layers whose weights' gradients are computed at the end, by their first weight
 
     def layer(self, layer: int, inputs: Tensor, d_output: Tensor, wants_inputs: bool) -> Tensor:
         """Computes the gradients of a layer's weights; returns that of its inputs, where it is wanted."""
@@ -139,10 +142,22 @@ class _Backward(NamedTuple):
         if initial is not None and stack.directions == 1:
             initial = initial[0]
         output = self.kept.outputs[layer]
-        given = d_gates, d_product, inputs, output, initial, of_input
-        found, of_inputs = gradients.for_layer(*given, may_have_gaps=layer > 0)
-        self.d_weights[first : first + size] = found
+        if gradients.suit_one_launch(inputs.shape[2]):
+            self.pending[first] = LayerTensors(d_gates, d_product, inputs, output, initial)
+            of_inputs = gradients.of_inputs(d_gates, inputs.shape[2], of_input)
+        else:
+            given = d_gates, d_product, inputs, output, initial, of_input
+            self.d_weights[first : first + size], of_inputs = gradients.for_layer(*given, may_have_gaps=layer > 0)
         return d_output if of_inputs is None else of_inputs
+
+    def finish(self) -> None:
+        """Computes the gradients of the weights of all layers that are to be in one launch."""
+        if self.all_directions is None or not self.pending:
+            return
+        size = PER_PSEUDO_LAYER * self.stack.directions
+        found = self.all_directions.in_one_launch([*self.pending.values()])
+        for first, gradients in zip(self.pending, found, strict=True):
+            self.d_weights[first : first + size] = gradients
 
     def _launch_directions(self, layer: int, d_output: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Yields each direction's gradients: after both launches where they run at once, else before the other's launch."""

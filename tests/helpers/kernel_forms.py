@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -221,7 +221,10 @@ VARIANTS: dict[str, Callable[[], Iterable[Variant]]] = {
     "bias_gradients.cu": lambda: of_gradients(bias_gradients.macros),
     "pad_rows.cu": lambda: [padded_rows.macros(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)],
     "input_gemm_3xtf32.cu": lambda: [tile.macros for tile in gemm_3xtf32.TILES],
-    "parameter_gradients.cu": lambda: of_gradients(parameter_gradients.macros),
+    "parameter_gradients.cu": lambda: [
+        *of_gradients(parameter_gradients.macros),
+        *of_gradients(partial(parameter_gradients.macros, layers=4)),
+    ],
     "wavefront_forward.cu": of_persistent_wave,
     "scan.cu": of_scan,
     "log_scan.cu": of_log_scan,

@@ -78,11 +78,12 @@ def calls(sizes: GradientSizes, width: int) -> dict[str, Callable[[], Any]]:
     d_product = normal(directions, steps, batch, hidden) if sizes.splits_last else None
     layer = normal(steps, batch, width), normal(steps, batch, directions * hidden)
     plain = d_gates.squeeze(0), None if d_product is None else d_product.squeeze(0), *layer
-    launch = one_launch.ParameterGradients(sizes.rows, batch, wide, hidden, width, sizes.dtype, sizes.device, directions)
+    launch = one_launch.ParameterGradients(sizes.rows, batch, wide, hidden, (width,), sizes.dtype, sizes.device, directions)
+    run = partial(launch, [one_launch.LayerTensors(*plain)])
     if not sizes.are_together(width):
-        return {"launch": partial(launch, *plain), "apart": partial(products_apart, sizes, d_gates, d_product, *layer)}
+        return {"launch": run, "apart": partial(products_apart, sizes, d_gates, d_product, *layer)}
     together = GradientProducts(sizes, width, has_initial=False, is_padded=sizes.are_padded((width,)))
-    return {"launch": partial(launch, *plain), "together": partial(together, *plain, None, ())}
+    return {"launch": run, "together": partial(together, *plain, None, ())}
 
 
 def products_apart(sizes: GradientSizes, d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor) -> None:

@@ -1,7 +1,7 @@
-// Maths: the gradients of a layer's parameters in D directions, of small layers: of weight_ih d_gates^T x, of weight_hh d_rows^T h,
-//   of bias_ih and bias_hh the sums of the rows of d_gates and d_rows. h is the output one step before, before the first `initial`.
+// Maths: the gradients of up to LAYERS small layers' parameters in D directions: of weight_ih d_gates^T x, of weight_hh d_rows^T h, of
+//   bias_ih and bias_hh the sums of the rows of d_gates and d_rows. h is the output one step before, before the first `initial`.
 //   d_rows is d_gates, but its last H columns are GRU's d_recurrent. Direction 1 runs from the last step to the first.
-// Layout: of Params (below), by field:
+// Layout: of Params (below), by field, of each layer:
 //   d_gates [D, rows, C] scalar_t, d_recurrent [D, rows, H] scalar_t, read, the latter null but for GRU
 //   inputs [rows, I] scalar_t, output [rows, D*H] scalar_t, read; rows are T*B, sequences of a step side by side
 //   initial [D, B, H] scalar_t, read, null for zeros
@@ -9,9 +9,9 @@
 //   partial_sums [tiles, splits, BLOCKS, THREADS] uint4, written, then read; arrivals [tiles, BLOCKS] unsigned, zeros before the
 //   launch, counted up; both null for one split
 //   None that is written may alias another. Alignment: VALUES elements.
-// Launch: direction by direction for each tile of TILE by TILE elements of d_weight_ih, then of d_weight_hh, `splits` clusters of
-//   BLOCKS blocks. A block adds every (splits * BLOCKS)-th chunk of CHUNK rows, each of its GROUPS of threads a part of these, a
-//   thread SIDE by SIDE elements. Shared bytes: _SHARED_BYTES of parameter_gradients.py.
+// Launch: layer by layer, direction by direction for each tile of TILE by TILE elements of d_weight_ih, then of d_weight_hh,
+//   `splits` clusters of BLOCKS blocks. A block adds every (splits * BLOCKS)-th chunk of CHUNK rows, each of its GROUPS of threads a
+//   part of these, a thread SIDE by SIDE elements. Shared bytes: _SHARED_BYTES of parameter_gradients.py.
 // Cost: D * rows * C * (I + H) multiply-adds in float32; d_gates is read (I + H) / TILE times, inputs and output C / TILE times.
 //   Of several splits each stores BLOCKS * THREADS * 16 bytes a tile, which are read once.
 // Limits: compute capability 9.0; rows, C, H and I below 2^30; offsets 64-bit; VALUES divides C, H and I.
@@ -39,6 +39,12 @@ static_assert(OWN_ROWS * TILE == 2 * THREADS, "the elements of OwnSums");
 typedef long long index;
 typedef ElementVector<VALUES> Vector;
 
+struct Layer {
+    const scalar_t *d_gates, *d_recurrent, *inputs, *output, *initial;
+    scalar_t *d_weight_ih, *d_weight_hh, *d_bias_ih, *d_bias_hh;
+    index width;
+};
+
 struct SharedStorage {
     union {
         struct {
@@ -47,15 +53,15 @@ struct SharedStorage {
         float block_sums[TILE][TILE];
     };
     float bias_sums[TILE];
+    Layer layer;  // of the tile: kept in registers its pointers would take too many
 };
 static_assert(sizeof(SharedStorage) == SHARED_BYTES, "_SHARED_BYTES of parameter_gradients.py");
 
 struct Params {
-    const scalar_t *d_gates, *d_recurrent, *inputs, *output, *initial;
-    scalar_t *d_weight_ih, *d_weight_hh, *d_bias_ih, *d_bias_hh;
+    Layer layers[LAYERS];
     uint4* partial_sums;
     unsigned* arrivals;
-    int rows, batch, columns, hidden, width, directions, splits;
+    int rows, batch, columns, hidden, directions, splits;
 };
 static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
 
@@ -67,16 +73,21 @@ typedef Floats<PART> Part;
 
 // A tile of a direction's gradient: its first row and column, and of which weight.
 struct Tile {
+    const Layer& layer;
     int direction, row, column;
     bool is_of_states;
 };
 
-__device__ inline Tile tile_of(const Params& params, int number) {
-    const int tall = ceil_div(params.columns, TILE), of_inputs = ceil_div(params.width, TILE);
-    const int of_direction = tall * (of_inputs + ceil_div(params.hidden, TILE)), place = number % of_direction;
-    const int column = place / tall;
+// The tile of that number. Thread 0 copies its layer, which no thread may read before a barrier.
+__device__ inline Tile tile_of(SharedStorage& shared, const Params& params, int number) {
+    const int tall = ceil_div(params.columns, TILE), of_states = ceil_div(params.hidden, TILE);
+    int layer = 0, of_inputs = ceil_div((int)params.layers[0].width, TILE);
+    for (int tiles; layer + 1 < LAYERS && number >= (tiles = params.directions * tall * (of_inputs + of_states)); number -= tiles)
+        of_inputs = ceil_div((int)params.layers[++layer].width, TILE);
+    const int of_direction = tall * (of_inputs + of_states), place = number % of_direction, column = place / tall;
     const bool is_of_states = column >= of_inputs;
-    return {number / of_direction, place % tall * TILE, (is_of_states ? column - of_inputs : column) * TILE, is_of_states};
+    if (threadIdx.x == 0) shared.layer = params.layers[layer];
+    return {shared.layer, number / of_direction, place % tall * TILE, (is_of_states ? column - of_inputs : column) * TILE, is_of_states};
 }
 
 // VALUES columns of a row of d_gates or d_rows, zeros outside of them.
@@ -84,24 +95,24 @@ __device__ inline Vector load_gates(const Params& params, const Tile& tile, int 
     if (row >= params.rows || column >= params.columns) return Vector{};
     const int of_recurrent = column - (params.columns - params.hidden);
     const index at = (index)tile.direction * params.rows + row;
-    if (tile.is_of_states && params.d_recurrent && of_recurrent >= 0)
-        return *(const Vector*)(params.d_recurrent + at * params.hidden + of_recurrent);
-    return *(const Vector*)(params.d_gates + at * params.columns + column);
+    if (tile.is_of_states && tile.layer.d_recurrent && of_recurrent >= 0)
+        return *(const Vector*)(tile.layer.d_recurrent + at * params.hidden + of_recurrent);
+    return *(const Vector*)(tile.layer.d_gates + at * params.columns + column);
 }
 
 // VALUES columns of a row of the inputs, or of the states before it, zeros outside of them.
 __device__ inline Vector load_factor(const Params& params, const Tile& tile, int row, int column) {
-    if (column >= (tile.is_of_states ? params.hidden : params.width)) return Vector{};
-    if (!tile.is_of_states) return row < params.rows ? *(const Vector*)(params.inputs + (index)row * params.width + column) : Vector{};
-    if (row >= params.rows) return Vector{};
+    const Layer& layer = tile.layer;
+    if (row >= params.rows || column >= (tile.is_of_states ? params.hidden : layer.width)) return Vector{};
+    if (!tile.is_of_states) return *(const Vector*)(layer.inputs + row * layer.width + column);
     const int before = tile.direction ? row + params.batch : row - params.batch;
     if (before >= 0 && before < params.rows) {
         const index at = (index)before * params.directions + tile.direction;
-        return *(const Vector*)(params.output + at * params.hidden + column);
+        return *(const Vector*)(layer.output + at * params.hidden + column);
     }
-    if (!params.initial) return Vector{};
+    if (!layer.initial) return Vector{};
     const int sequence = tile.direction ? before - params.rows : row;
-    return *(const Vector*)(params.initial + ((index)tile.direction * params.batch + sequence) * params.hidden + column);
+    return *(const Vector*)(layer.initial + ((index)tile.direction * params.batch + sequence) * params.hidden + column);
 }
 
 // A thread's vectors of a chunk of both factors.
@@ -229,26 +240,28 @@ __device__ inline bool add_splits(OwnSums& sums, const Params& params, int tile)
 }
 
 __device__ inline void write_sums(const OwnSums& sums, const Params& params, const Tile& tile) {
-    const int width = tile.is_of_states ? params.hidden : params.width;
+    const Layer& layer = tile.layer;
+    const int width = tile.is_of_states ? params.hidden : layer.width;
     const int row = tile.row + own_row(), column = tile.column + threadIdx.x % TILE, second_row = row + THREADS / TILE;
-    scalar_t* gradient = (tile.is_of_states ? params.d_weight_hh : params.d_weight_ih) +
+    scalar_t* gradient = (tile.is_of_states ? layer.d_weight_hh : layer.d_weight_ih) +
                          ((index)tile.direction * params.columns + row) * width + column;
     if (row < params.columns && column < width) *gradient = narrow(sums.first);
     if (second_row < params.columns && column < width) gradient[(index)(THREADS / TILE) * width] = narrow(sums.second);
     const int of_bias = tile.row + threadIdx.x;
     if (owns_bias(tile) && of_bias < params.columns)
-        (tile.is_of_states ? params.d_bias_hh : params.d_bias_ih)[tile.direction * params.columns + of_bias] = narrow(sums.bias);
+        (tile.is_of_states ? layer.d_bias_hh : layer.d_bias_ih)[tile.direction * params.columns + of_bias] = narrow(sums.bias);
 }
 
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 2)
     parameter_gradients(const __grid_constant__ Params params) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const int stride = BLOCKS * params.splits, number = blockIdx.x / stride;  // of the block's chunks; of its tile
-    const Tile tile = tile_of(params, number);
+    const Tile tile = tile_of(shared, params, number);
     const int chunks = ceil_div(params.rows, CHUNK);
     GroupSums sums{};
     Fetched fetched;
     int buffer = 0, chunk = blockIdx.x % stride;
+    __syncthreads();
     fetch_chunk(fetched, params, tile, chunk);
     for (; chunk < chunks; chunk += stride) {
         store_chunk(shared, buffer, fetched);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from pytest_ecornn.implementations._common import gradient_sizes, padded_gemm, t
 from pytest_ecornn.implementations._common.gradient_sizes import GradientSizes
 from pytest_ecornn.implementations._common.tensor_views import View
 from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
+from pytest_ecornn.implementations._cuda.parameter_gradients import LayerTensors
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, get_plan
 from tests.helpers.gradients import sums_over_steps
 from tests.helpers.requirements import needs_compiler, on_simulator
@@ -21,6 +24,17 @@ T, B, H, WIDTH = 5, 3, 8, 4
 
 def sizes(gates: int, directions: int, hidden: int = H, dtype: torch.dtype = torch.float32) -> GradientSizes:
     return GradientSizes(T, B, hidden, gates * hidden, directions, gates == 3, dtype, CPU)
+
+
+def run(
+    computed: WeightGradients, layer: LayerTensors, weights: Sequence[torch.Tensor], may_have_gaps: bool = False
+) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+    """A layer's gradients in one launch or by products, and its inputs'."""
+    width = layer.inputs.shape[2]
+    if not computed.suit_one_launch(width):
+        return computed.for_layer(*layer, weights, may_have_gaps)
+    (found,) = computed.in_one_launch([layer])
+    return found, computed.of_inputs(layer.d_gates, width, weights)
 
 
 def expect_sums(computed: WeightGradients, of: GradientSizes, width: int, has_initial: bool) -> None:
@@ -42,7 +56,8 @@ def expect_sums(computed: WeightGradients, of: GradientSizes, width: int, has_in
         d_product.copy_(products.view_as(d_product))
     given = None if initial is None else initial if directions > 1 else initial[0]
     close = {"rtol": 1e-5, "atol": 1e-5} if of.dtype == torch.float32 else {"rtol": 0.01, "atol": 0.01}
-    actual, of_inputs = computed.for_layer(d_gates, d_product, inputs, output, given, [*weights])
+    layer = LayerTensors(d_gates, d_product, inputs, output, given)
+    actual, of_inputs = run(computed, layer, [*weights])
     sums = sums_over_steps(of_gates, products, inputs, output, initial)
     wanted = [one[direction].to(of.dtype) for direction in range(directions) for one in sums]
     torch.testing.assert_close(actual, wanted, **close)
@@ -52,10 +67,10 @@ def expect_sums(computed: WeightGradients, of: GradientSizes, width: int, has_in
     torch.testing.assert_close(of_inputs, wanted_inputs, **close)
     assert of_inputs.shape == (T, B, width)
     assert of_inputs.is_contiguous()
-    without, none = computed.for_layer(d_gates, d_product, inputs, output, given, ())
+    without, none = run(computed, layer, ())
     assert none is None
     assert all(map(torch.equal, without, actual))
-    again, with_gaps = computed.for_layer(d_gates, d_product, inputs, output, given, [*weights], may_have_gaps=True)
+    again, with_gaps = run(computed, layer, [*weights], may_have_gaps=True)
     assert with_gaps is not None
     assert all(map(torch.equal, (*again, with_gaps), (*actual, of_inputs)))
 
@@ -69,7 +84,7 @@ def test_they_are_sums_over_all_steps(
     directions: int, gates: int, by: str, has_initial: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by != "launch":
-        monkeypatch.setattr(WeightGradients, "_launch_of", lambda self, width: None)
+        monkeypatch.setattr(WeightGradients, "suit_one_launch", lambda self, width: False)
     if by == "products of as_strided":
         monkeypatch.setattr(tensor_views, "_reinterpret", None)
     of = sizes(gates, directions)
@@ -82,7 +97,7 @@ def test_they_are_sums_over_all_steps(
 @on_simulator("kernels_on_cpu")
 @pytest.mark.parametrize("gates", [1, 3, 4])
 def test_directions_of_long_sums_have_products_of_their_own(gates: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WeightGradients, "_launch_of", lambda self, width: None)
+    monkeypatch.setattr(WeightGradients, "suit_one_launch", lambda self, width: False)
     monkeypatch.setattr(gradient_sizes, "_MAX_BATCHED_ROWS", T * B - 1)
     of = sizes(gates, 2)
     assert not of.are_batched
@@ -98,7 +113,7 @@ def test_directions_of_long_sums_have_products_of_their_own(gates: int, monkeypa
 def test_products_of_copies(
     width: int, gates: int, hidden: int, is_padded: bool, dtype: torch.dtype, has_initial: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(WeightGradients, "_launch_of", lambda self, width: None)
+    monkeypatch.setattr(WeightGradients, "suit_one_launch", lambda self, width: False)
     of = sizes(gates, 1, hidden, dtype)
     expect_sums(WeightGradients(of, is_padded), of, width, has_initial)
 
@@ -108,8 +123,8 @@ def test_products_of_copies(
 def test_layers_whose_products_are_padded(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(padded_gemm, "_MIN_FLOPS", 0)
     monkeypatch.setattr(GradientSizes, "suit_one_launch", lambda sizes, width: False)
-    (run,) = runs(f"cluster {case}")
-    assert "pad_rows" in run.expect_right().launched
+    (of_case,) = runs(f"cluster {case}")
+    assert "pad_rows" in of_case.expect_right().launched
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pytest_ecornn.implementations._cuda import bias_gradients, parameter_gradients
 from pytest_ecornn.implementations._cuda.bias_gradients import BiasGradients
-from pytest_ecornn.implementations._cuda.parameter_gradients import ParameterGradients
+from pytest_ecornn.implementations._cuda.parameter_gradients import LayerTensors, ParameterGradients
 from tests.helpers.gradients import sums_over_steps
 from tests.helpers.requirements import needs_hopper, on_simulator
 from tests.simulator.clusters_on_cpu import is_fault_seen
@@ -127,8 +127,9 @@ def expect_sums(sizes: Sizes, dtype: torch.dtype, device: torch.device, splits: 
     for has_initial in (False, True):
         initial = torch.randn(directions, batch, hidden, device=device).to(dtype) if has_initial else None
         given = *drawn(sizes, dtype, device), initial
-        run = ParameterGradients(steps * batch, batch, gates * hidden, hidden, width, dtype, device, directions, splits)
-        results = [one.view(directions, *one.shape[-1 - (i < 2) :]) for i, one in enumerate(run(*given))]
+        run = ParameterGradients(steps * batch, batch, gates * hidden, hidden, (width,), dtype, device, directions, splits)
+        (gradients,) = run([LayerTensors(*given)])
+        results = [one.view(directions, *one.shape[-1 - (i < 2) :]) for i, one in enumerate(gradients)]
         for one, wanted in zip(results, sums_over_steps(*given), strict=True):
             torch.testing.assert_close(one.double(), wanted, rtol=torch.finfo(dtype).eps, atol=1e-5 * (steps * batch) ** 0.5)
         found += results
@@ -169,9 +170,40 @@ def test_inputs_may_lie_at_any_element() -> None:
     d_gates, _, inputs, output = drawn(sizes, torch.float32, CPU)
     shifted = torch.cat((torch.zeros(1), inputs.flatten()))[1:].view(inputs.shape)
     assert shifted.data_ptr() % 16
-    run = ParameterGradients(15, 3, 32, 8, 16, torch.float32, CPU)
-    alike = (run(d_gates, None, one, output) for one in (shifted, inputs))
-    assert all(map(torch.equal, *alike))
+    run = ParameterGradients(15, 3, 32, 8, (16,), torch.float32, CPU)
+    (from_shifted,), (expected,) = (run([LayerTensors(d_gates, None, one, output)]) for one in (shifted, inputs))
+    assert all(map(torch.equal, from_shifted, expected))
+
+
+def expect_layers_as_apart(dtype: torch.dtype, device: torch.device, splits: int) -> None:
+    """Layers of other widths, in one launch, have the bits of each in its own."""
+    sizes = [Sizes(9, 6, 3, 24, width, 2) for width in (72, 8, 48)]
+    layers = [LayerTensors(*drawn(one, dtype, device), torch.randn(2, 6, 24, device=device).to(dtype)) for one in sizes]
+
+    def run(some: list[int]) -> list[list[Tensor]]:
+        widths = tuple(sizes[i].width for i in some)
+        return ParameterGradients(54, 6, 72, 24, widths, dtype, device, 2, splits)([layers[i] for i in some])
+
+    for together, apart in zip(run([0, 1, 2]), (run([i])[0] for i in range(3)), strict=True):
+        assert all(map(torch.equal, together, apart))
+
+
+@on_simulator("kernels_on_cpu")
+@pytest.mark.parametrize("splits", [1, 2])
+def test_several_layers_are_one_launch(splits: int) -> None:
+    expect_layers_as_apart(torch.float32, CPU, splits)
+
+
+@on_simulator("kernels_on_cpu")
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("layers[++layer].width", "layers[layer++].width"),
+        ("shared.layer = params.layers[layer]", "shared.layer = params.layers[0]"),
+    ],
+)
+def test_a_fault_of_layers_is_seen(right: str, wrong: str) -> None:
+    assert is_fault_seen(right, wrong, lambda: expect_layers_as_apart(torch.float32, CPU, 1))
 
 
 @on_simulator("kernels_on_cpu")
@@ -215,3 +247,10 @@ def test_a_fault_of_splits_is_seen(right: str, wrong: str) -> None:
 def test_on_a_gpu(sizes: Sizes, dtype: torch.dtype) -> None:
     for splits in (None, 2, 5):
         expect_equal_repeats(sizes, dtype, torch.device("cuda", 0), splits, repeats=4)
+
+
+@needs_hopper
+@of_dtypes
+def test_several_layers_on_a_gpu(dtype: torch.dtype) -> None:
+    for splits in (1, 2):
+        expect_layers_as_apart(dtype, torch.device("cuda", 0), splits)

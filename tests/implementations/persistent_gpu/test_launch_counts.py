@@ -111,7 +111,7 @@ def passes(launches: Launches, layers: Layers, tf32: bool, wants_x: bool) -> tup
         pytest.param(("lstm", 2, 650, 1, 20, 35, torch.bfloat16), False, False, 7, 12, id="LSTM 2 x 650"),
         pytest.param(("gru", 2, 650, 1, 20, 35, torch.bfloat16), False, False, 7, 14, id="GRU 2 x 650"),
         pytest.param(("lstm", 2, 200, 1, 20, 35, torch.float32), False, False, 2, 9, id="LSTM 2 x 200"),
-        pytest.param(("gru", 3, 96, 2, 5, 20, torch.float32), True, False, 12, 13, id="GRU 3 x 96, both directions"),
+        pytest.param(("gru", 3, 96, 2, 5, 20, torch.float32), True, False, 12, 11, id="GRU 3 x 96, both directions"),
         pytest.param(("lstm", 2, 256, 2, 16, 50, torch.float16), False, False, 8, 16, id="LSTM 2 x 256, both directions"),
         pytest.param(("lstm", 2, 512, 2, 64, 50, torch.float16), False, False, 9, 18, id="LSTM 2 x 512, both directions"),
     ],
