@@ -70,12 +70,9 @@ class _Part(NamedTuple):
     @classmethod
     def of(cls, source: int, place: int, rows: int, width: int, padded_width: int, is_bias: bool = False) -> _Part:
         """The first `width` columns; of a bias the one after them."""
-        columns, shape = (1, View((rows,), (1,))) if is_bias else (width, View((rows, width), (width, 1)))
-        view, sizes = (
-            View((rows, columns), (padded_width, 1), width * is_bias),
-            MatrixSizes.of_part(rows, columns, padded_width),
-        )
-        return cls(source, place, view, sizes, shape)
+        columns, first, shape = (1, width, View((rows,), (1,))) if is_bias else (width, 0, View((rows, width), (width, 1)))
+        sizes = MatrixSizes.of_part(rows, columns, padded_width)
+        return cls(source, place, View((rows, columns), (padded_width, 1), first), sizes, shape)
 
 
 class GradientProducts:

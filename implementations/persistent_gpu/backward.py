@@ -67,7 +67,8 @@ def backward(
     one = _Backward(
         stack, kind, [state.contiguous() for state in first], weights, kept,
         [one if one is None else one.contiguous() for one in d_finals], grad_initial_states, lengths, overwrites, of_weights,
-        [None] * len(weights), way.weight_gradients, way.is_single_step_backward, ZeroedPool(stack.pseudo_layers, kind.device), {},
+        [None] * len(weights), way.weight_gradients, way.is_single_step_backward,
+        ZeroedPool(stack.pseudo_layers, kind.device), {},
     )  # fmt: skip
     layers, d_inputs = stack.pseudo_layers // stack.directions, d_output
     with held(x, how.tf32):
