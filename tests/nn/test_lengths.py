@@ -314,10 +314,20 @@ def test_autocast(cell: str, backend: str) -> None:
 def test_gradients_of_all_of_a_layers_weights_at_once(
     cell: str, has_states: bool, options: dict[str, Any], by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    computed, usual = [], WeightGradients.for_layer
+    computed, by_products, in_one_launch = [], WeightGradients.for_layer, WeightGradients.in_one_launch
+
+    def for_layer(gradients: WeightGradients, *given: Any, **options: Any) -> Any:
+        computed.append(given[2])
+        return by_products(gradients, *given, **options)
+
+    def of_layers(gradients: WeightGradients, layers: Any) -> Any:
+        computed.extend(layer.inputs for layer in layers)
+        return in_one_launch(gradients, layers)
+
     if by == "products":
-        monkeypatch.setattr(WeightGradients, "_launch_of", lambda self, width: None)
-    monkeypatch.setattr(WeightGradients, "for_layer", lambda *given: computed.append(given[3]) or usual(*given))
+        monkeypatch.setattr(WeightGradients, "suit_one_launch", lambda self, width: False)
+    monkeypatch.setattr(WeightGradients, "for_layer", for_layer)
+    monkeypatch.setattr(WeightGradients, "in_one_launch", of_layers)
     module = made(cell, **options)
     expect_alike(module, SOME_EMPTY, has_states)
     starts_apart = has_states and module.bidirectional

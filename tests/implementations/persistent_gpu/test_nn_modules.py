@@ -321,7 +321,7 @@ def products(module: nn.RNNBase, x: Tensor) -> int:
 @pytest.mark.parametrize(("cell", "of_states"), [("lstm", 1), ("gru", 2)])  # GRU's r and z, and n
 def test_gradients_of_frozen_weights_are_not_computed(cell: str, of_states: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert products(both(cell)[1], batch()) == 0  # all of so small a layer are computed in one launch
-    monkeypatch.setattr(WeightGradients, "_launch_of", lambda self, width: None)
+    monkeypatch.setattr(WeightGradients, "suit_one_launch", lambda self, width: False)
     x, all_of = batch(), 1 + of_states
     assert products(both(cell)[1], x) == all_of
     assert products(both(cell)[1], batch().requires_grad_()) == all_of + 1
