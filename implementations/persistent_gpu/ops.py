@@ -136,7 +136,6 @@ class CheckedCall:
             return found
         return forward.run(self.plan, x, first, self.parameters, lengths)[0]
 
-
     def _cast_of(self, tensors: Sequence[Any], cast: Callable[..., Sequence[Tensor]]) -> list[Any]:
         copies = iter(cast(*(tensor for tensor, is_cast in zip(tensors, self._is_cast, strict=True) if is_cast)))
         return [next(copies) if is_cast else tensor for tensor, is_cast in zip(tensors, self._is_cast, strict=True)]

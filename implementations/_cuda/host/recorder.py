@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
+from functools import cache
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -28,6 +29,22 @@ class Kind(IntEnum):
     """Instructions. Those after FORK run on a side stream, until BACK; after JOIN the current stream waits for it."""
 
     EMPTY, VIEW, OPERATOR, LAUNCH, MEMSET, FORK, BACK, JOIN, FREE = range(9)
+
+
+class _Operator(NamedTuple):
+    """One of torch's. arguments: their names."""
+
+    name: str
+    overload: str
+    arguments: tuple[str, ...]
+    is_mutable: bool
+
+
+@cache
+def _operator(function: Any) -> _Operator:
+    """What torch makes anew of an operator's schema whenever it is read."""
+    schema = function._schema
+    return _Operator(schema.name, schema.overload_name, tuple(part.name for part in schema.arguments), schema.is_mutable)
 
 
 class _Tensor(NamedTuple):
@@ -57,16 +74,22 @@ class Recorder(TorchDispatchMode):
         self._constants = frozenset(constants)
         given = [(number, tensor) for number, tensor in enumerate(inputs) if tensor is not None]
         self._devices = {tensor.device for _, tensor in given}
+        self._is_on_cpu = any(device.type == "cpu" for device in self._devices)
         for number, tensor in given:
             self._add_tensor(tensor, number, _extent(tensor) if tensor.numel() else (0, 0))
         self._given_storages = {tensor.storage for tensor in self._alive.values()}
         if len(self._alive) != len(given):
             self._refuse("a tensor is given twice")
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False, or torch wraps the method below, for which it imports its compiler: seconds."""
+        return False
+
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
         with self._refuses_errors():
-            self._record(function._schema, args, kwargs or {}, result)
+            self._record(_operator(function), args, kwargs or {}, result)
         return result
 
     def launch(
@@ -130,28 +153,29 @@ class Recorder(TorchDispatchMode):
                 waiting = []
         return code
 
-    def _record(self, schema: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _record(self, operator: _Operator, args: Any, kwargs: Any, result: Any) -> None:
         results = [*result] if isinstance(result, (tuple, list)) else [] if result is None else [result]
         if not all(type(tensor) is Tensor for tensor in results):
-            return self._refuse(f"{schema.name} returns other than tensors")
-        is_allocation = schema.name.startswith(_ALLOCATIONS)
+            return self._refuse(f"{operator.name} returns other than tensors")
+        is_allocation = operator.name.startswith(_ALLOCATIONS)
         self._devices.update(tensor.device for tensor in results if is_allocation or tensor.dim())  # scalars may be a CPU's
         operands = dict[int, Tensor]()  # by numbers
         passed = [
-            self._encode(args[i] if i < len(args) else kwargs.get(argument.name, ...), operands)
-            for i, argument in enumerate(schema.arguments)
+            self._encode(args[i] if i < len(args) else kwargs.get(argument, ...), operands)
+            for i, argument in enumerate(operator.arguments)
         ]
-        if schema.name == "aten::detach" and passed:  # as torch.empty does in a mode; nothing is recorded by autograd here
+        if operator.name == "aten::detach" and passed:  # as torch.empty does in a mode; nothing is recorded by autograd here
             return self._add_tensor(result, passed[0][0])
-        is_view = len(results) == 1 and id(result) not in self._alive and not schema.is_mutable
-        is_view = is_view and any(tensor.storage == _storage(result) for tensor in self._alive.values())
+        is_new = len(results) == 1 and id(result) not in self._alive and not operator.is_mutable
+        storage = _storage(result) if is_new else 0
+        is_view = is_new and any(tensor.storage == storage for tensor in self._alive.values())
         outputs = [self._number_of_result(tensor) for tensor in results]
         used = {*operands, *outputs}
         if is_view:
-            return self._view(schema.name, result, outputs[0], operands)
+            return self._view(operator.name, result, outputs[0], operands)
         if is_allocation:
             return self._add(used, Kind.EMPTY, *outputs, list(result.shape), list(result.stride()), result.dtype)
-        self._add(used, Kind.OPERATOR, schema.name, schema.overload_name, passed, outputs)
+        self._add(used, Kind.OPERATOR, operator.name, operator.overload, passed, outputs)
 
     def _view(self, name: str, result: Tensor, number: int, operands: dict[int, Tensor]) -> None:
         """Records a view of one of the operator's arguments."""
@@ -208,7 +232,7 @@ class Recorder(TorchDispatchMode):
         """
         if struct.calcsize(kind) < 8 or not value:
             return False
-        return kind == "P" or value >= _LOWEST_ADDRESS or bool(self._tensors_at(value))
+        return kind == "P" or value >= _LOWEST_ADDRESS or (self._is_on_cpu and bool(self._tensors_at(value)))
 
     def _tensors_at(self, address: int) -> list[_Tensor]:
         return [tensor for tensor in self._alive.values() if tensor.extent[0] <= address < tensor.extent[1]]

@@ -488,6 +488,10 @@ def test_recording_keeps_no_tensor_alive_and_takes_no_other_for_it() -> None:
     assert launches == [[(0, 0, 0), (24, 3, 4)], [(0, 0, 0), (24, 4, 8)]]
 
 
+def test_recording_imports_no_compiler_of_torchs() -> None:
+    assert not hasattr(Recorder.__torch_dispatch__, "__wrapped__")  # by a function that does, for seconds
+
+
 def test_threads_that_record_at_once_make_one_tape() -> None:
     barrier = threading.Barrier(4, timeout=30)
 
