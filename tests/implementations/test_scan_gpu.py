@@ -23,7 +23,8 @@ from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
 from pytest_ecornn.implementations.scan_gpu.config import Device, Form, ScanRequirements, TileShape, select_config
 from pytest_ecornn.implementations.scan_gpu.ops import ScanSpec, Shape, scan
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
-from pytest_ecornn.reference.precision import current, fp32_precision, whole_sums
+from pytest_ecornn.reference.held_products import held_products
+from pytest_ecornn.reference.precision import current, fp32_precision
 from pytest_ecornn.verification import calls, verification
 from tests.helpers.kernel_forms import H200
 from tests.helpers.requirements import needs_gpu, on_simulator
@@ -81,7 +82,7 @@ def test_long_sums_are_whole_within_and_as_they_were_after(dtype: torch.dtype, k
 
     before = all_of()
     changed = [f"allow_{kind}_reduced_precision_reduction" for kind in kinds]
-    with whole_sums(dtype):  # a sum may be split all the same: torch refuses cuBLAS a product that may not
+    with held_products(dtype, False):  # a sum may be split all the same: torch refuses cuBLAS a product that may not
         assert all_of() == [on and name not in changed for name, on in zip(names, before, strict=True)]
     assert all_of() == before
 
