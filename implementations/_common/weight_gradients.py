@@ -18,7 +18,7 @@ from pytest_ecornn.implementations._common.tensor_views import View, halves
 from pytest_ecornn.implementations._cuda.bias_gradients import bias_gradients
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory
 from pytest_ecornn.implementations._cuda.padded_rows import MatrixSizes, get_padded_rows
-from pytest_ecornn.implementations._cuda.parameter_gradients import LayerTensors, get_parameter_gradients, groups
+from pytest_ecornn.implementations._cuda.parameter_gradients import LayerTensors, get_parameter_gradients
 
 Gradient = Tensor | list[Tensor]  # of both directions a tensor, or one each
 
@@ -251,13 +251,14 @@ class WeightGradients:
         return inputs_view(self._sizes, width, width).of(inputs_product(self._sizes, d_gates, weights, self._sizes.wide))
 
     def in_one_launch(self, layers: Sequence[LayerTensors]) -> list[list[Tensor]]:
-        """The gradients of weight_ih, weight_hh, bias_ih and bias_hh of each direction, for each of some layers at once."""
-        sizes, found = self._sizes, []
-        for some in groups(layers):
-            widths, kind = tuple([layer.inputs.shape[2] for layer in some]), (sizes.dtype, sizes.device, sizes.directions)
-            launch = get_parameter_gradients(sizes.rows, sizes.batch, sizes.wide, sizes.hidden, widths, *kind)
-            found += launch(some)
-        return found if sizes.directions == 1 else [self._of_directions(gradients) for gradients in found]
+        """The gradients of weight_ih, weight_hh, bias_ih and bias_hh of each direction, for each of some layers at once.
+
+        They are those that `may_share_launch`.
+        """
+        sizes, widths = self._sizes, tuple([layer.inputs.shape[2] for layer in layers])
+        kind = sizes.dtype, sizes.device, sizes.directions
+        of_layers = get_parameter_gradients(sizes.rows, sizes.batch, sizes.wide, sizes.hidden, widths, *kind)(layers)
+        return of_layers if sizes.directions == 1 else [self._of_directions(gradients) for gradients in of_layers]
 
     def _of_directions(self, gradients: list[Any]) -> list[Tensor]:
         """The gradients of each direction, one after the other."""

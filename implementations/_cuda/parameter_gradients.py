@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ _SOURCE = Path(__file__).parent / "kernels" / "parameter_gradients.cu"
 _THREADS, _TILE, _CHUNK, _BLOCKS, _VECTOR_BYTES = 256, 64, 16, 8, 16
 _SMS, _MAX_BLOCKS_PER_SM = 132, 2  # of an H100; of a launch that splits rows
 _SHARED_BYTES = 4 * (2 * 2 * _CHUNK * _TILE + _TILE) + 8 * 10  # and the fields of a layer
-_MAX_LAYERS = 4  # of a launch
+_MAX_LAYERS, _MAX_WAITING_BYTES = 4, 2**24  # of a launch; of gradients of gates that wait for another layer's
 # The fields of the kernel's Params, first those of each layer.
 _OF_LAYER = (
     "d_gates", "d_recurrent", "inputs", "output", "initial", "d_weight_ih", "d_weight_hh", "d_bias_ih", "d_bias_hh",
@@ -146,11 +146,15 @@ def macros(values: int, dtype: torch.dtype, layers: int = 1) -> tuple[tuple[str,
     return tuple((name, str(value)) for name, value in found.items())
 
 
-def groups(layers: Sequence[Any]) -> list[Sequence[Any]]:
-    """The layers of each launch, or what there is for each layer."""
-    if len(layers) <= _MAX_LAYERS:
-        return [layers]
-    return [layers[first : first + _MAX_LAYERS] for first in range(0, len(layers), _MAX_LAYERS)]
+def may_share_launch(layers: Sequence[LayerTensors], layer: LayerTensors) -> bool:
+    """Whether a layer's gradients are computed with others': where all read as widely, and little memory waits for it."""
+    if not layers:
+        return True
+    inputs = [some.inputs for some in (*layers, layer)]
+    reads = {(rows.data_ptr() | rows.shape[2] * rows.itemsize) % _VECTOR_BYTES == 0 for rows in inputs}
+    waiting = [gradient for some in layers for gradient in (some.d_gates, some.d_recurrent) if gradient is not None]
+    is_little = sum(gradient.nbytes for gradient in waiting) <= _MAX_WAITING_BYTES
+    return len(layers) < _MAX_LAYERS and len(reads) == 1 and is_little
 
 
 def kernel_layers(layers: int) -> int:

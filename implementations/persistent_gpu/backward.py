@@ -17,7 +17,7 @@ from pytest_ecornn.implementations._common.weight_gradients import WeightGradien
 from pytest_ecornn.implementations._cuda.bias_gradients import bias_gradients
 from pytest_ecornn.implementations._cuda.memory import ZeroedPool, address
 from pytest_ecornn.implementations._cuda.padded_rows import zero_padding_in_one_launch
-from pytest_ecornn.implementations._cuda.parameter_gradients import LayerTensors
+from pytest_ecornn.implementations._cuda.parameter_gradients import LayerTensors, may_share_launch
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of
 from pytest_ecornn.implementations._cuda.streams import launch_concurrently
 from pytest_ecornn.implementations.persistent_gpu.forward import SavedTensors
@@ -94,7 +94,7 @@ class _Backward(NamedTuple):
     all_directions: WeightGradients | None  # computes gradients of weights of both directions at once; None: apart
     is_single_step: bool
     zeroed: ZeroedPool
-    pending: dict[int, LayerTensors]  # of layers whose weights' gradients are computed at the end, by their first weight
+    pending: dict[int, LayerTensors]  # of layers whose weights' gradients wait for others', by their first weight
 
     def layer(self, layer: int, inputs: Tensor, d_output: Tensor, wants_inputs: bool) -> Tensor:
         """Computes the gradients of a layer's weights; returns that of its inputs, where it is wanted."""
@@ -144,7 +144,10 @@ class _Backward(NamedTuple):
             initial = initial[0]
         output = self.kept.outputs[layer]
         if gradients.suit_one_launch(inputs.shape[2]):
-            self.pending[first] = LayerTensors(d_gates, d_product, inputs, output, initial)
+            tensors = LayerTensors(d_gates, d_product, inputs, output, initial)
+            if not may_share_launch([*self.pending.values()], tensors):
+                self.finish()
+            self.pending[first] = tensors
             of_inputs = gradients.of_inputs(d_gates, inputs.shape[2], of_input)
         else:
             given = d_gates, d_product, inputs, output, initial, of_input
@@ -152,13 +155,14 @@ class _Backward(NamedTuple):
         return d_output if of_inputs is None else of_inputs
 
     def finish(self) -> None:
-        """Computes the gradients of the weights of all layers that are to be in one launch."""
+        """Computes the gradients of the weights of all layers that wait for it, in one launch."""
         if self.all_directions is None or not self.pending:
             return
         size = PER_PSEUDO_LAYER * self.stack.directions
         found = self.all_directions.in_one_launch([*self.pending.values()])
         for first, gradients in zip(self.pending, found, strict=True):
             self.d_weights[first : first + size] = gradients
+        self.pending.clear()
 
     def _launch_directions(self, layer: int, d_output: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Yields each direction's gradients: after both launches where they run at once, else before the other's launch."""
@@ -217,7 +221,7 @@ class _Backward(NamedTuple):
         if self.stack.how.cell == "gru":  # whose kernel has stored what passes by the gates
             d_h0[track].addmm_(rows, weight_hh)
         else:
-            torch.mm(rows, weight_hh, out=d_h0[track])
+            d_h0[track].addmm_(rows, weight_hh, beta=0)  # which may run in grad mode, as `out` may not
 
     def _pseudo_layer_launch(
         self, layer: int, direction: int, d_output: Tensor

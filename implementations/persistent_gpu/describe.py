@@ -73,12 +73,11 @@ def _backward_kernels(plan: ExecutionPlan) -> list[Kernel]:
     apart = (shape.hidden,) if shape.how.cell == "gru" else ()  # whose recurrent product has a gradient of its own
     values = bias_gradients.values_of(spec.dtype, shape.wide, *apart)
     kernels.append(bias_gradients.make_kernel(values, spec.dtype, spec.device))
-    inner, first = [shape.output[2]] * (shape.pseudo_layers // shape.directions - 1), [shape.inputs] * (not shape.how.projected)
-    for widths in filter(None, (inner + first, inner, first)):  # from the last layer to the first; some may be by products
-        for some in parameter_gradients.groups(widths):
-            values = bias_gradients.values_of(spec.dtype, shape.wide, shape.hidden, *some)
-            layers = parameter_gradients.kernel_layers(len(some))
-            kernels.append(parameter_gradients.make_kernel(values, spec.dtype, spec.device, layers))
+    layers = shape.pseudo_layers // shape.directions
+    for width in _input_widths(plan):
+        values = bias_gradients.values_of(spec.dtype, shape.wide, shape.hidden, width)
+        for count in {1, parameter_gradients.kernel_layers(layers)}:  # of one launch
+            kernels.append(parameter_gradients.make_kernel(values, spec.dtype, spec.device, count))
     return kernels
 
 

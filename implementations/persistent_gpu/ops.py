@@ -102,7 +102,7 @@ class CheckedCall:
 
     sizes, dtype, device: of x. first, lengths: without gaps. weights: as `run`'s, which calls read anew from the same
     addresses. trains: a gradient is wanted. given_dtype: of x where autocast casts all floating tensors to `dtype`, which needs
-    the compiled host path; else None. Raises as `run` does.
+    the compiled host path, and tensors that an equal call has checked; else None. Raises as `run` does.
     """
 
     __slots__ = ("_cast", "_is_cast", "_planned", "_work", "parameters", "plan", "trains")
@@ -123,6 +123,7 @@ class CheckedCall:
         self._is_cast = [given_dtype is not None and given not in (None, dtype) for given in dtypes]  # of the call's tensors
         cast_dtypes = [given for given, is_cast in zip(dtypes, self._is_cast, strict=True) if is_cast and given is not None]
         self._cast = host_path().planned_call(cast_work(dtype, cast_dtypes, device)) if cast_dtypes else None
+        assert bool(cast_dtypes) == (self._cast is not None)
 
     def __call__(self, x: Tensor, first: Sequence[Tensor], lengths: Tensor | None = None) -> Sequence[Tensor]:
         if self._work is not None and self._planned is None:

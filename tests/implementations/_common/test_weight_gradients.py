@@ -12,7 +12,7 @@ from pytest_ecornn.implementations._common import gradient_sizes, padded_gemm, t
 from pytest_ecornn.implementations._common.gradient_sizes import GradientSizes
 from pytest_ecornn.implementations._common.tensor_views import View
 from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
-from pytest_ecornn.implementations._cuda.parameter_gradients import LayerTensors
+from pytest_ecornn.implementations._cuda.parameter_gradients import LayerTensors, may_share_launch
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, get_plan
 from tests.helpers.gradients import sums_over_steps
 from tests.helpers.requirements import needs_compiler, on_simulator
@@ -178,7 +178,7 @@ def test_what_suits_one_launch(changes: dict[str, int], width: int, suits: bool)
         (Case.parse("gru-T5-B3-H8-L2-float32-bidirectional"), True),
         (Case.parse("lstm-T5-B3-H8-float32-batchfirst"), False),
         (Case.parse("lstm-T5-B3-H8-float32-ragged"), True),
-        (Case.parse("lstm-T1-B3-H8-float32"), True),
+        (Case.parse("lstm-T1-B3-H8-float32"), False),  # by the kernel of one step
         (Case.parse("lstm-T1-B300-H512-float32"), False),
         # In one launch, where products do not suit: of many rows in 16 bits, or in both directions
         (Case.parse("gru-T128-B100-H16-float16"), True),
@@ -202,3 +202,17 @@ def test_a_view_is_that_of_as_strided() -> None:
     base = torch.arange(40.0)[4:].view(6, 6)
     view = View((2, 3), (1, 6), 7)
     assert torch.equal(view.of(base), base.flatten()[7:].as_strided((2, 3), (1, 6), 4 + 7))
+
+
+def test_what_shares_a_launch() -> None:
+    def layer(width: int, gates: int = 8, offset: int = 0) -> LayerTensors:
+        inputs = torch.zeros(T * B * width + 4)[offset : offset + T * B * width].view(T, B, width)
+        return LayerTensors(torch.zeros(gates), None, inputs, torch.zeros(T, B, H))
+
+    assert may_share_launch([], layer(3))
+    assert may_share_launch([layer(8)] * 3, layer(4))
+    assert not may_share_launch([layer(8)] * 4, layer(8))
+    assert not may_share_launch([layer(8)], layer(3))  # which is read by elements
+    assert not may_share_launch([layer(8)], layer(8, offset=1))
+    assert may_share_launch([layer(3)], layer(8, offset=1))
+    assert not may_share_launch([layer(8, gates=2**22 + 1)], layer(8))  # 16 MiB
