@@ -109,7 +109,7 @@ class HostPath:
             use_compiled_holds(module)  # before any thread replays
             self._module, self.notes = module, "host: compiled"
         except (ImportError, OSError) as error:
-            self.notes = f"host: Python, {error}; {library.path.with_suffix('.log')}"
+            self.notes = f"host: Python, {error}; {library.log}"
         self._is_final = True
         return self._module
 

@@ -41,6 +41,11 @@ class HostLibrary(NamedTuple):
         return cache_dir() / f"host-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:24]}.so"
 
     @property
+    def log(self) -> Path:
+        """What the compiler wrote when it failed. Later processes do not try again while it is there."""
+        return self.path.with_suffix(".log")
+
+    @property
     def is_compiled(self) -> bool:
         return self.path.exists()
 
@@ -53,7 +58,8 @@ class HostLibrary(NamedTuple):
         try:
             log = _log_of(run)
             if run.returncode:
-                path.with_suffix(".log").write_text(log)
+                if run.returncode > 0:  # not where it was ended with its process
+                    self.log.write_text(log)
                 raise RuntimeError(log)
             partial.replace(path)  # whole or not at all, beside other processes that do so too
         finally:
@@ -95,6 +101,9 @@ def host_library() -> HostLibrary | str:
     compiler = next(filter(None, map(shutil.which, filter(None, (os.environ.get("CXX"), *_COMPILERS)))), None)
     if sys.platform != "linux":
         return "built on Linux alone"
-    if compiler is None and not HostLibrary(None).is_compiled:
+    library = HostLibrary(compiler)
+    if not library.is_compiled and compiler is None:
         return f"no C++ compiler: {', '.join(_COMPILERS)}"
-    return HostLibrary(compiler)
+    if not library.is_compiled and library.log.exists():
+        return f"its build failed, and is tried again without {library.log}"
+    return library

@@ -53,6 +53,21 @@ def test_a_compiler_that_fails_leaves_its_log_alone(folder: Path) -> None:
     assert [(one.suffix, one.read_text()) for one in failing.path.parent.iterdir()] == [(".log", "no Python.h\n")]
 
 
+def test_a_build_that_failed_is_tried_again_without_its_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", compiler(folder, "exit 1"))
+    host_library.cache_clear()
+    made = host_library()
+    assert isinstance(made, HostLibrary)
+    with pytest.raises(RuntimeError):
+        made.compile()
+    host_library.cache_clear()
+    assert host_library() == f"its build failed, and is tried again without {made.log}"
+    made.log.unlink()
+    host_library.cache_clear()
+    assert host_library() == made
+    host_library.cache_clear()
+
+
 def test_other_sources_and_versions_have_other_libraries(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [HostLibrary("g++").path]
     assert HostLibrary("clang++").path == HostLibrary(None).path == paths[0]
@@ -70,6 +85,7 @@ def test_a_process_that_ends_ends_its_compiler(folder: Path) -> None:
     subprocess.run([sys.executable, "-c", _IN_A_THREAD, slow], check=False, timeout=50, stderr=subprocess.DEVNULL)
     assert time.monotonic() - begin < 30
     assert not Path("/proc", (folder / "process").read_text().strip()).exists()
+    assert not HostLibrary(slow).log.exists()
 
 
 def test_a_machine_without_a_compiler_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
