@@ -17,13 +17,22 @@ def copies(tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[Ten
     return made
 
 
+def cast_gradients(gradients: Tensors, dtypes: Sequence[torch.dtype], is_observed: bool) -> Tensors:
+    """Gradients in the dtypes of what was cast, None for None. is_observed: somebody looks on, or differentiates them."""
+    pairs = [(gradient, dtype) for gradient, dtype in zip(gradients, dtypes, strict=True) if gradient is not None]
+    if is_observed:
+        made = iter([gradient.to(dtype) for gradient, dtype in pairs])
+    else:
+        made = iter(copies(*zip(*pairs, strict=True)) if pairs else [])
+    return [None if gradient is None else next(made) for gradient in gradients]
+
+
 def cast_work(dtype: torch.dtype, dtypes: Sequence[torch.dtype], device: torch.device) -> PlannedWork:
     """Copies of tensors of `dtypes`, of another dtype. Nothing is saved for backward."""
 
     def backward(needs: Sequence[bool], overwrites: bool, is_observed: bool, gradients: Tensors) -> Tensors:
-        pairs = [(d, own) for d, own, is_wanted in zip(gradients, dtypes, needs, strict=True) if is_wanted and d is not None]
-        made = iter([d.to(own) for d, own in pairs] if is_observed else copies(*zip(*pairs, strict=True)) if pairs else ())
-        return [next(made) if is_wanted and d is not None else None for d, is_wanted in zip(gradients, needs, strict=True)]
+        wanted = [gradient if is_wanted else None for gradient, is_wanted in zip(gradients, needs, strict=True)]
+        return cast_gradients(wanted, dtypes, is_observed)
 
     return PlannedWork(
         "autocast", device, len(dtypes), (), 0, None, lambda tensors: copies(tensors, [dtype] * len(dtypes)), backward,

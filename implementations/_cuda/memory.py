@@ -60,7 +60,7 @@ def zeros(size: int, device: torch.device) -> Tensor:
 class ZeroedPool:
     """Zero bytes for the launches of a pass, set by few memsets. launches: at most so many take some, two of them at once.
 
-    It holds what the last two launches took, so those before must have been made.
+    It holds the memory of its last two memsets, so launches on what came before must have been made.
     """
 
     __slots__ = ("_device", "_free", "_held", "_launches", "_next")

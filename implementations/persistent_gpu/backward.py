@@ -142,16 +142,15 @@ class _Backward(NamedTuple):
         initial = self.initial_states[0].narrow(0, layer * stack.directions, stack.directions) if self.initial_states else None
         if initial is not None and stack.directions == 1:
             initial = initial[0]
-        output = self.kept.outputs[layer]
+        tensors = LayerTensors(d_gates, d_product, inputs, self.kept.outputs[layer], initial)
         if gradients.suit_one_launch(inputs.shape[2]):
-            tensors = LayerTensors(d_gates, d_product, inputs, output, initial)
             if not may_share_launch([*self.pending.values()], tensors):
                 self.finish()
             self.pending[first] = tensors
             of_inputs = gradients.of_inputs(d_gates, inputs.shape[2], of_input)
         else:
-            given = d_gates, d_product, inputs, output, initial, of_input
-            self.d_weights[first : first + size], of_inputs = gradients.for_layer(*given, may_have_gaps=layer > 0)
+            found, of_inputs = gradients.for_layer(*tensors, of_input, may_have_gaps=layer > 0)
+            self.d_weights[first : first + size] = found
         return d_output if of_inputs is None else of_inputs
 
     def finish(self) -> None:
@@ -208,20 +207,13 @@ class _Backward(NamedTuple):
 
     def _by_initial_state(self, track: int, rows: Tensor, of_weight_hh: bool) -> None:
         """The products with h0 and W_hh where T is 1. rows: gradients of W_hh h0."""
-        at, d_h0, weight_hh = (
-            PER_PSEUDO_LAYER * track + 1,
-            self.grad_initial_states[0],
-            self.weights[PER_PSEUDO_LAYER * track + 1],
-        )
+        at, d_h0 = PER_PSEUDO_LAYER * track + 1, self.grad_initial_states[0]
+        weight_hh = self.weights[at]
         assert weight_hh is not None
         if of_weight_hh:
             self.d_weights[at] = matmul_tn(rows, self.initial_states[0][track], self.kind.tf32)
-        if d_h0 is None:
-            return
-        if self.stack.how.cell == "gru":  # whose kernel has stored what passes by the gates
-            d_h0[track].addmm_(rows, weight_hh)
-        else:
-            d_h0[track].addmm_(rows, weight_hh, beta=0)  # which may run in grad mode, as `out` may not
+        if d_h0 is not None:  # of GRU its kernel has stored what passes by the gates; `out` may not be used in grad mode
+            d_h0[track].addmm_(rows, weight_hh, beta=int(self.stack.how.cell == "gru"))
 
     def _pseudo_layer_launch(
         self, layer: int, direction: int, d_output: Tensor

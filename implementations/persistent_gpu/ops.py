@@ -100,9 +100,9 @@ def _fake_backward(
 class CheckedCall:
     """Calls on x, initial states, parameters and lengths of the layouts, dtypes and device of those given, which are checked.
 
-    sizes, dtype, device: of x. first, lengths: without gaps. weights: as `run`'s, which calls read anew from the same
-    addresses. trains: a gradient is wanted. given_dtype: of x where autocast casts all floating tensors to `dtype`, which needs
-    the compiled host path, and tensors that an equal call has checked; else None. Raises as `run` does.
+    sizes, dtype, device: of x. first, lengths: without gaps. weights: as `run`'s, which calls read anew, wherever they lie.
+    trains: a gradient is wanted. given_dtype: of x where autocast casts all floating tensors to `dtype`, which needs the
+    compiled host path, and tensors that an equal call has checked; else None. Raises as `run` does.
     """
 
     __slots__ = ("_cast", "_is_cast", "_planned", "_work", "parameters", "plan", "trains")
@@ -131,6 +131,7 @@ class CheckedCall:
         if self._planned is not None:
             tensors = x, lengths, *first, *self.parameters
             return self._planned(*(tensors if self._cast is None else self._cast_of(tensors, self._cast)))
+        self.parameters = self.parameters.where_they_are()
         if self.trains:
             given = len(first), lengths, self.plan.stack.how, x, *first, *self.parameters
             found: Sequence[Tensor] = _apply_directly(self, *given)

@@ -26,6 +26,11 @@ class FrozenParameters(tuple[Tensor | None, ...]):
     def __init__(self, parameters: Iterable[Tensor | None]):
         self.laid: dict[tuple[int, int, int], ParameterPointers] = {}
         self.fitting: set[object] = set()  # sizes that they are known to fit
+        self._places = [*map(address, self)]
+
+    def where_they_are(self) -> FrozenParameters:
+        """These, or the same with other addresses where their memory has been replaced."""
+        return self if [*map(address, self)] == self._places else FrozenParameters(self)
 
 
 def parameter_pointers(weights: Sequence[Tensor | None], first: int, last: int, width: int) -> ParameterPointers:

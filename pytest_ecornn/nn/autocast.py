@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, is_plain_tensor
-from pytest_ecornn.implementations._common.cast_work import copies
+from pytest_ecornn.implementations._common.cast_work import cast_gradients, copies
 from pytest_ecornn.reference.precision import is_autocast
 
 
@@ -49,11 +49,8 @@ class _CastTogether(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        if torch.is_grad_enabled() or not (can_skip_dispatch(gradients) and all(map(is_plain_tensor, gradients))):
-            return None, *(one if one is None else one.to(dtype) for one, dtype in zip(gradients, ctx.dtypes, strict=True))
-        wanted = [(one, dtype) for one, dtype in zip(gradients, ctx.dtypes, strict=True) if one is not None]
-        made = iter(copies(*zip(*wanted, strict=True)) if wanted else [])
-        return None, *(one if one is None else next(made) for one in gradients)
+        is_observed = torch.is_grad_enabled() or not (can_skip_dispatch(gradients) and all(map(is_plain_tensor, gradients)))
+        return None, *cast_gradients(gradients, ctx.dtypes, is_observed)
 
 
 # `apply` without what it does for torch.func, in Python, for each argument.

@@ -19,7 +19,6 @@ from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch
 from pytest_ecornn.implementations._common.host_path import host_path
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.persistent_gpu.ops import CheckedCall
-from pytest_ecornn.implementations.persistent_gpu.parameters import FrozenParameters
 from pytest_ecornn.nn.calls import run_layers
 from pytest_ecornn.nn.torch_op import FUNCTIONS
 from pytest_ecornn.reference.precision import is_autocast, reader
@@ -140,13 +139,15 @@ def _settings(module: Any, x: Tensor, hx: Any, lengths: Tensor | None) -> Hashab
     """What equal calls have alike. The guard checks layouts, dtypes, devices, gradients' needs and autocast of all tensors."""
     return (
         type(hx), lengths is None, module.training, module.dropout, module.batch_first, is_grad_enabled(),
-        _get_deterministic_algorithms(), get_num_threads(), x.is_cuda and _rnn_precision(), _cast_dtype(x.device),
+        _get_deterministic_algorithms(), get_num_threads(), x.is_cuda and _rnn_precision(), _cast_dtype(x),
     )  # fmt: skip
 
 
-def _cast_dtype(device: torch.device) -> torch.dtype | None:
-    """Autocast's dtype there, None where it is not enabled."""
-    return torch.get_autocast_dtype(device.type) if _is_any_autocast_enabled() and is_autocast(device) else None
+def _cast_dtype(x: Tensor) -> torch.dtype | None:
+    """Autocast's dtype on x's device, None where it is not enabled."""
+    if not _is_any_autocast_enabled():  # before x's device is made
+        return None
+    return torch.get_autocast_dtype(x.device.type) if is_autocast(x.device) else None
 
 
 def _make_guard(tensors: tuple[Tensor, ...]) -> Callable[..., bool] | None:
@@ -250,15 +251,16 @@ def _fused_call(module: Any, x: Tensor, trains: bool) -> Callable[..., Any]:
 class _KernelCall:
     """The kernels' call for a module, with dropout one for each layer."""
 
-    __slots__ = ("_addresses", "_calls", "_dropout")
+    __slots__ = ("_calls", "_dropout")
 
     def __init__(self, module: Any, x: Tensor, states: Sequence[Tensor], lengths: Tensor | None):
-        self._dropout, cast_dtype = module.dropout if module.training else 0.0, _cast_dtype(x.device)
+        self._dropout, cast_dtype = module.dropout if module.training else 0.0, _cast_dtype(x)
         dtype = cast_dtype or x.dtype
-        self._addresses, self._calls = _addresses(module), list[CheckedCall]()
-        layers, shape, trains = module.num_layers if self._dropout > 0 else 1, x.shape, wants_gradient((x,))
-        options = module._options(dtype)
-        for layer, weights in enumerate(_split(_with_biases(module), layers)):
+        self._calls, shape, trains = list[CheckedCall](), x.shape, wants_gradient((x,))
+        all_weights, layers = _with_biases(module), module.num_layers if self._dropout > 0 else 1
+        options, size = module._options(dtype), len(all_weights) // layers
+        for layer in range(layers):
+            weights = all_weights[layer * size : (layer + 1) * size]
             initial = [state.chunk(layers)[layer] for state in states]
             trains = trains or wants_gradient((*initial, *weights))  # as the layers before it, whose output it takes
             given_dtype = None if cast_dtype is None else dtype if layer else x.dtype
@@ -267,10 +269,6 @@ class _KernelCall:
             shape = torch.Size((*shape[:2], module.hidden_size * (1 + module.bidirectional)))
 
     def __call__(self, module: Any, x: Tensor, hx: Any, lengths: Tensor | None = None) -> Any:
-        if self._addresses != (addresses := _addresses(module)):  # weights have moved
-            for call, weights in zip(self._calls, _split(_with_biases(module), len(self._calls)), strict=True):
-                call.parameters = FrozenParameters(weights)
-            self._addresses = addresses  # last: other threads take what they find
         calls = self._calls if lengths is None else [partial(call, lengths=lengths) for call in self._calls]
         output, *states = run_layers(calls, x, _states_of(hx), self._dropout)
         return output, tuple(states) if len(states) > 1 else states[0]
@@ -279,12 +277,3 @@ class _KernelCall:
 def _may_cast(tensors: Sequence[Tensor]) -> bool:
     """Whether a planned call may cast the tensors, as autocast does."""
     return host_path().is_compiled and all(tensor.dtype != torch.float64 for tensor in tensors)
-
-
-def _addresses(module: Any) -> list[int]:
-    return [weight.data_ptr() for weight in module._flat_weights]
-
-
-def _split(weights: list[Tensor | None], layers: int) -> list[list[Tensor | None]]:
-    size = len(weights) // layers
-    return [weights[at : at + size] for at in range(0, len(weights), size)]
