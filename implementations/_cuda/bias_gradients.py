@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._cuda.compile import has_clusters
-from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations._cuda.kernel import Kernel, storage_macro
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory, address
 
@@ -65,8 +65,7 @@ def make_kernel(values: int, dtype: torch.dtype, device: torch.device) -> Kernel
 
 
 def macros(values: int, dtype: torch.dtype) -> tuple[tuple[str, str], ...]:
-    storage = str(dtype).removeprefix("torch.").upper()
-    found = {f"STORAGE_{storage}": 1, "VALUES": values, "BLOCKS": _BLOCKS, "SHARED_BYTES": shared_bytes(values)}
+    found = {storage_macro(dtype): 1, "VALUES": values, "BLOCKS": _BLOCKS, "SHARED_BYTES": shared_bytes(values)}
     return tuple((name, str(value)) for name, value in found.items())
 
 

@@ -70,6 +70,11 @@ class TensorArg:
         return tensor.shape == self.shape and (tensor.shape[-1] == 1 or tensor.stride(-1) == 1)
 
 
+def storage_macro(dtype: torch.dtype) -> str:
+    """The macro by which a source knows the dtype of its tensors."""
+    return f"STORAGE_{str(dtype).removeprefix('torch.').upper()}"
+
+
 def is_non_overlapping_and_dense(tensor: Tensor) -> bool:
     """Whether the elements fill one stretch of memory, in whatever order of dimensions."""
     expected = 1

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations._cuda.kernel import Kernel, storage_macro
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory, address
 
@@ -126,7 +126,7 @@ def make_kernel(dtype: torch.dtype, device: torch.device) -> Kernel:
 
 
 def macros(dtype: torch.dtype) -> tuple[tuple[str, str], ...]:
-    return (f"STORAGE_{str(dtype).removeprefix('torch.').upper()}", "1"), ("MATRICES", str(_MATRICES))
+    return (storage_macro(dtype), "1"), ("MATRICES", str(_MATRICES))
 
 
 get_padded_rows = lru_cache(maxsize=4096)(PaddedRows)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._cuda.bias_gradients import values_of
-from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations._cuda.kernel import Kernel, storage_macro
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory, address, zeros
 
@@ -30,7 +30,6 @@ _OF_LAYER = (
     "d_gates", "d_recurrent", "inputs", "output", "initial", "d_weight_ih", "d_weight_hh", "d_bias_ih", "d_bias_hh",
 )  # fmt: skip
 _OF_ALL = ("partial_sums", "arrivals")
-
 _SIZES = ("rows", "batch", "columns", "hidden", "directions", "splits")
 # Time on an H200, us, fitted by tests/tools/gradients_times.py: of a launch, of a block, and of adding splits' sums; of a chunk
 # by the size of an element, read by vectors or by elements. Blocks that share a multiprocessor take _SHARED_SM of their sum.
@@ -141,8 +140,7 @@ def _of_layers(layers: int, *names: str) -> list[str]:
 
 def macros(values: int, dtype: torch.dtype, layers: int = 1) -> tuple[tuple[str, str], ...]:
     """The macros with which the source is compiled. values: elements that are read at once."""
-    storage = str(dtype).removeprefix("torch.").upper()
-    found = {f"STORAGE_{storage}": 1, "VALUES": values, "BLOCKS": _BLOCKS, "SHARED_BYTES": _SHARED_BYTES, "LAYERS": layers}
+    found = {storage_macro(dtype): 1, "VALUES": values, "BLOCKS": _BLOCKS, "SHARED_BYTES": _SHARED_BYTES, "LAYERS": layers}
     return tuple((name, str(value)) for name, value in found.items())
 
 

@@ -16,7 +16,7 @@ import torch
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, NN_CELLS, Device, MathMode, ProblemSize
 from pytest_ecornn.implementations._cuda.compile import skip_reason
-from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations._cuda.kernel import Kernel, storage_macro
 from pytest_ecornn.implementations._cuda.memory import address, empty
 from pytest_ecornn.implementations.persistent_gpu.blocks.config import BlockConfig
 from pytest_ecornn.implementations.persistent_gpu.config import Form
@@ -114,8 +114,8 @@ def width_of(kind: KernelSpec, form: Form) -> int:
 
 def macros(kind: KernelSpec, form: Form) -> tuple[tuple[str, str], ...]:
     """The macros with which the source is compiled."""
-    problem, storage = form.problem, str(kind.dtype).removeprefix("torch.").upper()
-    found = {"CELL": NN_CELLS.index(problem.cell), "HIDDEN": problem.hidden, f"STORAGE_{storage}": 1, **form.macros}
+    problem = form.problem
+    found = {"CELL": NN_CELLS.index(problem.cell), "HIDDEN": problem.hidden, storage_macro(kind.dtype): 1, **form.macros}
     found |= {"SAVE_GATES": int(kind.saves_for_backward), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
     if not kind.is_backward:
         found["LOAD_BYTES"] = width_of(kind, form)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, NN_CELLS, Device, MathMode
-from pytest_ecornn.implementations._cuda.kernel import BoundLaunch, Kernel
+from pytest_ecornn.implementations._cuda.kernel import BoundLaunch, Kernel, storage_macro
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, status_of
@@ -82,8 +82,7 @@ class SingleStepConfig(NamedTuple):
         return gcd(self.inputs * size, self.hidden * size, _MOST_WIDE)
 
     def macros(self, kind: KernelSpec) -> tuple[tuple[str, str], ...]:
-        storage = str(kind.dtype).removeprefix("torch.").upper()
-        found = {"CELL": NN_CELLS.index(self.cell), "HIDDEN": self.hidden, "INPUTS": self.inputs, f"STORAGE_{storage}": 1}
+        found = {"CELL": NN_CELLS.index(self.cell), "HIDDEN": self.hidden, "INPUTS": self.inputs, storage_macro(kind.dtype): 1}
         found |= {
             "SHARED_BYTES": self.launch.shared_bytes,
             "UNITS": self.units,
@@ -156,9 +155,8 @@ class SingleStepBackwardConfig(NamedTuple):
         return Launch(blocks, threads, 4 * _MAX_THREADS // 32 * sums * _UNITS)
 
     def macros(self, dtype: torch.dtype) -> tuple[tuple[str, str], ...]:
-        storage = str(dtype).removeprefix("torch.").upper()
         sizes = {"CELL": NN_CELLS.index(self.cell), "HIDDEN": self.hidden, "SHARED_BYTES": self.launch(dtype).shared_bytes}
-        return tuple((name, str(value)) for name, value in {**sizes, f"STORAGE_{storage}": 1}.items())
+        return tuple((name, str(value)) for name, value in {**sizes, storage_macro(dtype): 1}.items())
 
 
 def make_backward_kernel(form: SingleStepBackwardConfig, kind: KernelSpec) -> Kernel:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._common.autograd_ops import register_autograd, register_vmap
-from pytest_ecornn.implementations._cuda.kernel import BoundLaunch, Kernel, TensorArg
+from pytest_ecornn.implementations._cuda.kernel import BoundLaunch, Kernel, TensorArg, storage_macro
 from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of, sizes_of, strided_arguments, strides
 from pytest_ecornn.implementations.scan_gpu.autograd import ScanFunction
@@ -90,7 +90,7 @@ def macros(shape: Shape, kind: ScanSpec, form: Form) -> tuple[tuple[str, str], .
     _, cell, positive = CELLS[shape.cell]
     found = {"CELL": cell, "POSITIVE": positive, "MASKED": int(kind.is_masked), "BIASED": int(kind.is_biased)}
     found["ALIGNED"] = int(kind.alignment == _COPIED_BYTES)
-    found |= {"BACKWARD": int(kind.is_backward), f"STORAGE_{str(kind.dtype).removeprefix('torch.').upper()}": 1}
+    found |= {"BACKWARD": int(kind.is_backward), storage_macro(kind.dtype): 1}
     return tuple((name, str(value)) for name, value in (found | form.macros).items())
 
 

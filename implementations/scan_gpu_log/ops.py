@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._common.autograd_ops import register_autograd, register_vmap
-from pytest_ecornn.implementations._cuda.kernel import BoundLaunch, Kernel, TensorArg
+from pytest_ecornn.implementations._cuda.kernel import BoundLaunch, Kernel, TensorArg, storage_macro
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, strided_arguments, strides
@@ -49,7 +49,7 @@ def select_config(shape: Shape, dtype: torch.dtype, processors: int) -> Blelloch
 def macros(cell: str, dtype: torch.dtype, tree: BlellochConfig, is_compensated: bool) -> tuple[tuple[str, str], ...]:
     """Returns the macros that the source is compiled with."""
     found = {"CELL": CELLS[cell][1], "POSITIVE": 1, "COMPENSATED": int(is_compensated)}
-    found |= {f"STORAGE_{str(dtype).removeprefix('torch.').upper()}": 1}
+    found |= {storage_macro(dtype): 1}
     found |= {"CHANNELS_PER_BLOCK": tree.threads_per_row, "TILE": tree.steps, "THREADS": tree.threads}
     return tuple((name, str(value)) for name, value in found.items())
 

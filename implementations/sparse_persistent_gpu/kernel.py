@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from pytest_ecornn.implementations._common.recurrent_problem import NN_CELLS
-from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations._cuda.kernel import Kernel, storage_macro
 from pytest_ecornn.implementations._cuda.memory import zeros
 from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, Strides, status_of
@@ -29,8 +29,7 @@ _ADDRESSES = {
 
 def macros(kind: KernelSpec, form: SparseConfig, hidden: int) -> tuple[tuple[str, str], ...]:
     """Returns the macros that the source is compiled with. hidden: places of units."""
-    storage = str(kind.dtype).removeprefix("torch.").upper()
-    found = {"CELL": NN_CELLS.index(form.problem.cell), "HIDDEN": hidden, f"STORAGE_{storage}": 1, **form.macros}
+    found = {"CELL": NN_CELLS.index(form.problem.cell), "HIDDEN": hidden, storage_macro(kind.dtype): 1, **form.macros}
     found |= {"SAVE_GATES": int(kind.saves_for_backward), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": kernel.WATCHDOG_NS}
     return tuple((name, str(value)) for name, value in found.items())
 
