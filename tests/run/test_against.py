@@ -78,20 +78,15 @@ Sequential.build = slower
 """
 ENDS_IN_A_BLOCK = """
 import os
-from itertools import count
 
-build, calls = TorchCpu.build, count()
+from pytest_ecornn.measurement.measurement import Arm
+
+build = TorchCpu.build
 
 
 def ending(self, case, weights):
-    layer = build(self, case, weights)
-
-    def call(*arguments):
-        if next(calls) > 500:
-            os._exit(9)
-        return layer(*arguments)
-
-    return call
+    Arm.block = lambda *arguments: os._exit(9)
+    return build(self, case, weights)
 
 
 TorchCpu.build = ending
