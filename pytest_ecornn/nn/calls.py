@@ -13,9 +13,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from pytest_ecornn.autotune.selection import no_data
 from pytest_ecornn.contract import State
+from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch
 from pytest_ecornn.nn.tracing import is_recorded, untraced
 
-Run = Callable[[Tensor, Any, Tensor], tuple[Tensor, Any]]  # x, initial states, lengths on the CPU -> output, final states
+Run = Callable[[Tensor, Any, Tensor], tuple[Tensor, Any]]  # x, initial states, lengths -> output, final states
 
 
 def lengths_beside(input: Any, lengths: Any, batch_first: bool) -> Tensor:
@@ -53,13 +54,47 @@ def run_packed(
     check: called with the padded sequences before the states are put in order.
     """
     data, batch_sizes, order, order_back = packed
-    x, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes), batch_first)
+    x, lengths, pack = _pad(data, batch_sizes, batch_first)
     check(x)
     hx = hx if order is None else map_states(hx, lambda state: state.index_select(1, order))
     output, final = run(x, hx, lengths)
-    output = pack_padded_sequence(output, lengths, batch_first).data
     final = final if order_back is None else map_states(final, lambda state: state.index_select(1, order_back))
-    return PackedSequence(output, batch_sizes, order, order_back), final
+    return PackedSequence(pack(output), batch_sizes, order, order_back), final
+
+
+def _pad(data: Tensor, batch_sizes: Tensor, batch_first: bool) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
+    """Padded sequences, their lengths, and a function that packs as long ones.
+
+    torch's functions launch several kernels for each length, and the gradients' as many again: these launch one.
+    """
+    if not can_skip_dispatch((data,)):
+        x, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes), batch_first)
+        return x, lengths, lambda output: pack_padded_sequence(output, lengths, batch_first).data
+    steps, batch = len(batch_sizes), int(batch_sizes[0])
+    is_there = batch_sizes[:, None] > torch.arange(batch)
+    time, sequence = is_there.nonzero(as_tuple=True)
+    outer, rows = ((batch, steps), sequence * steps + time) if batch_first else ((steps, batch), time * batch + sequence)
+    lengths, rows = torch.cat((is_there.sum(0), rows)).to(data.device, non_blocking=True).split((batch, len(rows)))
+    x = data.new_zeros(steps * batch, *data.shape[1:]).index_copy_(0, rows, data)
+    return x.unflatten(0, outer), lengths, lambda output: _select_rows(output.flatten(0, 1), rows)
+
+
+class _SelectRows(torch.autograd.Function):
+    """Some rows of a matrix, each once, so that the gradient is a copy; that of `index_select` adds atomically."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.height = len(matrix)
+        return matrix.index_select(0, rows)
+
+    @staticmethod
+    def backward(ctx: Any, d_rows: Tensor) -> tuple[Tensor, None]:
+        (rows,) = ctx.saved_tensors
+        return d_rows.new_zeros(ctx.height, d_rows.shape[1]).index_copy_(0, rows, d_rows), None
+
+
+_select_rows: Callable[[Tensor, Tensor], Tensor] = _SelectRows.apply
 
 
 def map_states(state: State, function: Callable[[Tensor], Tensor]) -> State:

@@ -31,7 +31,7 @@ from pytest_ecornn.nn.kernel_limits import FUSED
 from pytest_ecornn.nn.lengths_by_torch import batched_states, run_by_torch
 from pytest_ecornn.nn.module_candidates import is_tf32
 from pytest_ecornn.nn.quantization import qconfig_of
-from pytest_ecornn.nn.short_calls import HOST_NOTE
+from pytest_ecornn.nn.short_calls import HOST_NOTE, Choice
 from pytest_ecornn.nn.torch_op import run_as_op, runs_as_op
 from pytest_ecornn.nn.tracing import LEAF_MODULE
 
@@ -105,6 +105,8 @@ class _Recurrent(nn.RNNBase):
             self._update_flat_weights()  # whose gradients a choice depends on
             choice, has_weights = chooser.choose(self, input, hx), True
         self.__dict__["_notes"] = choice.notes
+        if choice.backend == "persistent_gpu" and isinstance(input, PackedSequence):
+            return run_packed(partial(self._run_packed, choice), input, hx, self.batch_first)
         results = self._forward_by(choice.backend, input, hx, has_weights)
         if may_be_short:
             chooser.remember(self, input, hx, None, choice)
@@ -126,6 +128,17 @@ class _Recurrent(nn.RNNBase):
         results = self._run(input, hx, lengths, choice.called)
         if may_be_short:
             chooser.remember(self, input, hx, given, choice)
+        return results
+
+    def _run_packed(self, choice: Choice, x: Tensor, hx: State, lengths: Tensor) -> tuple[Tensor, State]:
+        """`_run` of padded sequences by the kernels, in short where it has run before."""
+        lengths = lengths.to(x.device)
+        call = self._chooser.short_call(self, x, hx, lengths)
+        results: tuple[Tensor, State] = self._run(x, hx, lengths) if call is None else call.run(self, x, hx, lengths)
+        if call is None:
+            self._chooser.remember(self, x, hx, lengths, choice)
+        else:
+            self.__dict__["_notes"] = choice.notes + HOST_NOTE
         return results
 
     def _forward_by(self, backend: str, input: Any, hx: Any, has_weights: bool = True) -> Any:

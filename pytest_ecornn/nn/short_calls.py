@@ -52,7 +52,7 @@ class Choice(NamedTuple):
 class ShortCalls:
     """The short calls of a module, each of a kind: sizes, modes and settings.
 
-    Packed sequences have none. With lengths, int64 on x's device, the kernels alone have them.
+    With lengths, int64 on x's device, the kernels alone have them, a PackedSequence's padded sequences too.
     """
 
     def __init__(self) -> None:

@@ -15,6 +15,7 @@ import torch
 from hypothesis import Phase, given, reject, settings
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 
 from pytest_ecornn.cases import contents
@@ -146,10 +147,21 @@ def with_lengths(module: Any) -> list[Tensor]:
     return [one.detach() for one in seen]
 
 
+def packed(module: Any) -> list[Tensor]:
+    """Of as many steps and other lengths in each call."""
+    seen = list[Tensor]()
+    for number, (x, _) in enumerate(inputs(module)):
+        rows = pack_padded_sequence(x, torch.tensor([1 + number, T, 2]), module.batch_first, enforce_sorted=False)
+        results = tensors(module(rows))
+        seen += [*results, *torch.autograd.grad(sum(one.sum() for one in results), [x, *module.parameters()])]
+    return [one.detach() for one in seen]
+
+
 @on_clusters
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_lengths_on_clusters(cell: str) -> None:
-    compare(make(cell, 9, "cpu", torch.float16, bidirectional=True), with_lengths, 4)
+@pytest.mark.parametrize("run", [with_lengths, packed])
+def test_lengths_on_clusters(cell: str, run: Steps) -> None:
+    compare(make(cell, 9, "cpu", torch.float16, bidirectional=True), run, 4)
 
 
 def moved(module: Any) -> list[Tensor]:
@@ -413,8 +425,9 @@ def test_two_hundred_steps_on_a_gpu(case: str) -> None:
 def test_inference_lengths_and_dropout_on_a_gpu() -> None:
     for case in GPU_CASES:
         compare(of_case(case), inferred, 2)
-    compare(of_case("LSTM 512 float16"), with_lengths, 4)
-    compare(of_case("GRU 3 x 96, both directions"), with_lengths, 4)
+    for run in (with_lengths, packed):
+        compare(of_case("LSTM 512 float16"), run, 4)
+        compare(of_case("GRU 3 x 96, both directions"), run, 4)
     compare(make("gru", 96, "cuda", torch.float16, num_layers=2, dropout=0.5), with_dropout, 8)
 
 
