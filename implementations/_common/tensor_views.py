@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pytest_ecornn.implementations._cuda.host.recorder import current_recorder, is_observed
+
 _reinterpret: Any = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
 
 
@@ -21,9 +23,11 @@ class View(NamedTuple):
 
     def of(self, base: Tensor) -> Tensor:
         """Returns the view, in half the time where torch has a function for that which autograd does not record."""
-        if _reinterpret is None or torch._C._len_torch_dispatch_stack():
+        if _reinterpret is None or is_observed():
             return base.as_strided(self.shape, self.strides, base.storage_offset() + self.offset)
         view: Tensor = _reinterpret(base, self.shape, self.strides, self.offset)
+        if (recorder := current_recorder()) is not None:
+            recorder.view(base, view)
         return view
 
 

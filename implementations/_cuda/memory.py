@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._cuda import driver
-from pytest_ecornn.implementations._cuda.host.recorder import current_recorder
+from pytest_ecornn.implementations._cuda.host.recorder import current_recorder, is_observed
 
 _POOL_ALIGNMENT, _MAX_POOL_BYTES = 256, 2**24  # as torch aligns memory of its own; of several launches
 _GUARDS = torch._C._dynamo.guards
@@ -35,10 +35,12 @@ class EmptyFactory:
 
     def __call__(self) -> Tensor:
         is_current = self._index is None or torch._C._cuda_getDevice() == self._index
-        if self._quick is None or not is_current or torch._C._len_torch_dispatch_stack():
+        if self._quick is None or not is_current or is_observed():
             return torch.empty(self._shape, dtype=self._dtype, device=self._device)
-        found: Tensor = self._quick(self._shape, self._strides, self._dtype)
-        return found
+        tensor: Tensor = self._quick(self._shape, self._strides, self._dtype)
+        if (recorder := current_recorder()) is not None:
+            recorder.allocate(tensor)
+        return tensor
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

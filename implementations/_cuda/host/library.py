@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
+import time
 from contextlib import suppress
 from functools import cache
 from importlib.machinery import ExtensionFileLoader
@@ -23,7 +24,7 @@ from pytest_ecornn.system.cache import cache_dir
 _SOURCE, _NAME = Path(__file__).with_name("replay.cpp"), "ecornn_host"
 _COMPILERS = ("g++", "c++", "clang++")
 _OPTIONS = ("-std=c++20", "-O2", "-w", "-fPIC", "-shared", "-fvisibility=hidden")
-_POLL_SECONDS = 0.1
+_POLL_SECONDS, _RETRY_SECONDS = 0.1, 24 * 3600
 
 
 class HostLibrary(NamedTuple):
@@ -42,8 +43,16 @@ class HostLibrary(NamedTuple):
 
     @property
     def log(self) -> Path:
-        """What the compiler wrote when it failed. Later processes do not try again while it is there."""
+        """What the compiler wrote when it failed."""
         return self.path.with_suffix(".log")
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its build failed within a day: for want of memory or room it may succeed later."""
+        try:
+            return time.time() - self.log.stat().st_mtime < _RETRY_SECONDS
+        except OSError:
+            return False
 
     @property
     def is_compiled(self) -> bool:
@@ -104,6 +113,6 @@ def host_library() -> HostLibrary | str:
     library = HostLibrary(compiler)
     if not library.is_compiled and compiler is None:
         return f"no C++ compiler: {', '.join(_COMPILERS)}"
-    if not library.is_compiled and library.log.exists():
-        return f"its build failed, and is tried again without {library.log}"
+    if not library.is_compiled and library.has_failed:
+        return f"its build failed, and is tried again in a day, or without {library.log}"
     return library

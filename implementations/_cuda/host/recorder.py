@@ -7,8 +7,8 @@ call's own tensors, which each replay has anew. What depends on anything else is
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
 from functools import cache
 from typing import Any, NamedTuple
@@ -70,6 +70,7 @@ class Recorder(TorchDispatchMode):
         self._code: list[tuple[Any, ...]] = []
         self._uses: list[set[int]] = []  # values of each instruction
         self._alive: dict[int, _Tensor] = {}  # by id
+        self._storages = Counter[int]()  # of those
         self._num_inputs = self._num_values = len(inputs)
         self._constants = frozenset(constants)
         given = [(number, tensor) for number, tensor in enumerate(inputs) if tensor is not None]
@@ -88,8 +89,10 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        with self._refuses_errors():
+        try:
             self._record(_operator(function), args, kwargs or {}, result)
+        except Exception as error:  # a reason for Python to run such calls, not for them to fail
+            self._refuse(f"{type(error).__name__}: {error}")
         return result
 
     def launch(
@@ -106,6 +109,17 @@ class Recorder(TorchDispatchMode):
                 pointers.append((struct.calcsize(f"@{types[:number]}0{kind}"), *self._place(value)))
         used = {value for _, value, _ in pointers}
         self._add(used, Kind.LAUNCH, driver, is_cooperative, function, *sizes, params, pointers)
+
+    def allocate(self, tensor: Tensor) -> None:
+        """Records that a tensor is allocated, without gaps or with."""
+        number = self._number_of_result(tensor)
+        self._devices.add(tensor.device)
+        self._add({number}, Kind.EMPTY, number, list(tensor.shape), list(tensor.stride()), tensor.dtype)
+
+    def view(self, base: Tensor, view: Tensor) -> None:
+        """Records a view of a tensor, in its dtype."""
+        number, value, offset = self._number_of_result(view), self._number(base), view.storage_offset() - base.storage_offset()
+        self._add({number, value}, Kind.VIEW, number, value, list(view.shape), list(view.stride()), offset)
 
     def clear(self, driver: int, memory: Tensor) -> None:
         """Records that all bytes of a tensor are set to 0. driver: address of its function that does."""
@@ -157,8 +171,9 @@ class Recorder(TorchDispatchMode):
         results = [*result] if isinstance(result, (tuple, list)) else [] if result is None else [result]
         if not all(type(tensor) is Tensor for tensor in results):
             return self._refuse(f"{operator.name} returns other than tensors")
-        is_allocation = operator.name.startswith(_ALLOCATIONS)
-        self._devices.update(tensor.device for tensor in results if is_allocation or tensor.dim())  # scalars may be a CPU's
+        if operator.name.startswith(_ALLOCATIONS):
+            return self.allocate(result)
+        self._devices.update(tensor.device for tensor in results if tensor.dim())  # scalars may be a CPU's
         operands = dict[int, Tensor]()  # by numbers
         passed = [
             self._encode(args[i] if i < len(args) else kwargs.get(argument, ...), operands)
@@ -167,24 +182,18 @@ class Recorder(TorchDispatchMode):
         if operator.name == "aten::detach" and passed:  # as torch.empty does in a mode; nothing is recorded by autograd here
             return self._add_tensor(result, passed[0][0])
         is_new = len(results) == 1 and id(result) not in self._alive and not operator.is_mutable
-        storage = _storage(result) if is_new else 0
-        is_view = is_new and any(tensor.storage == storage for tensor in self._alive.values())
-        outputs = [self._number_of_result(tensor) for tensor in results]
-        used = {*operands, *outputs}
+        is_view = is_new and self._storages[_storage(result)] > 0
         if is_view:
-            return self._view(operator.name, result, outputs[0], operands)
-        if is_allocation:
-            return self._add(used, Kind.EMPTY, *outputs, list(result.shape), list(result.stride()), result.dtype)
-        self._add(used, Kind.OPERATOR, operator.name, operator.overload, passed, outputs)
+            return self._view(operator.name, result, operands.values())
+        outputs = [self._number_of_result(tensor) for tensor in results]
+        self._add({*operands, *outputs}, Kind.OPERATOR, operator.name, operator.overload, passed, outputs)
 
-    def _view(self, name: str, result: Tensor, number: int, operands: dict[int, Tensor]) -> None:
+    def _view(self, name: str, result: Tensor, operands: Collection[Tensor]) -> None:
         """Records a view of one of the operator's arguments."""
-        bases = [(base, value) for value, base in operands.items() if _storage(base) == _storage(result)]
-        if not bases or bases[0][0].dtype != result.dtype or result.is_conj() or result.is_neg():
+        bases = [base for base in operands if _storage(base) == _storage(result)]
+        if not bases or bases[0].dtype != result.dtype or result.is_conj() or result.is_neg():
             return self._refuse(f"{name} returns a view in another way")
-        base, value = bases[0]
-        offset = result.storage_offset() - base.storage_offset()
-        self._add({number, value}, Kind.VIEW, number, value, list(result.shape), list(result.stride()), offset)
+        self.view(bases[0], result)
 
     def _encode(self, value: Any, operands: dict[int, Tensor]) -> Any:
         """An operator's argument as replay.cpp takes it; adds tensors to `operands`."""
@@ -223,7 +232,12 @@ class Recorder(TorchDispatchMode):
             memory = tensor.untyped_storage()
             is_made = storage not in self._given_storages and memory.data_ptr()
             extent = (memory.data_ptr(), memory.data_ptr() + memory.nbytes()) if is_made else (0, 0)
-        self._alive[key] = _Tensor(number, ref(tensor, lambda _: self._alive.pop(key, None)), storage, extent)
+        self._alive[key] = _Tensor(number, ref(tensor, lambda _: self._forget(key)), storage, extent)
+        self._storages[storage] += 1
+
+    def _forget(self, key: int) -> None:
+        if (tensor := self._alive.pop(key, None)) is not None:
+            self._storages[tensor.storage] -= 1
 
     def _is_address(self, kind: str, value: int) -> bool:
         """Whether a field of a Params is one: a pointer, and an integer of 64 bits that is high or in a tensor's memory.
@@ -254,14 +268,6 @@ class Recorder(TorchDispatchMode):
     def _refuse(self, reason: str) -> None:
         self.refusal = self.refusal or reason
 
-    @contextmanager
-    def _refuses_errors(self) -> Iterator[None]:
-        """What recording raises is a reason for Python to run such calls, not for them to fail."""
-        try:
-            yield
-        except Exception as error:
-            self._refuse(f"{type(error).__name__}: {error}")
-
 
 def _storage(tensor: Tensor) -> int:
     """What tensors of the same memory have in common."""
@@ -274,6 +280,12 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
     start = tensor.data_ptr()
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + (last + 1) * tensor.itemsize
+
+
+def is_observed() -> bool:
+    """Whether a mode other than a recorder sees torch's calls."""
+    modes = torch._C._len_torch_dispatch_stack()
+    return bool(modes > 1 or (modes and current_recorder() is None))
 
 
 def current_recorder() -> Recorder | None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pytest_ecornn.implementations._common.host_path import PlannedWork, executor_of, host_path
+from pytest_ecornn.implementations._common.tensor_views import halves
 from pytest_ecornn.implementations._cuda.driver import address_of
 from pytest_ecornn.implementations._cuda.host.recorder import Kind, Recorder, current_recorder
 from pytest_ecornn.implementations._cuda.launch import Launch, Launcher
@@ -486,6 +487,30 @@ def test_recording_keeps_no_tensor_alive_and_takes_no_other_for_it() -> None:
     assert not isinstance(tape, str)
     launches = [instruction[-1] for instruction in tape[0] if instruction[0] == Kind.LAUNCH]
     assert launches == [[(0, 0, 0), (24, 3, 4)], [(0, 0, 0), (24, 4, 8)]]
+
+
+def test_memory_and_views_are_recorded_without_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    operators, dispatch = list[str](), Recorder.__torch_dispatch__
+
+    def counted(self: Recorder, function: Any, *rest: Any) -> Any:
+        operators.append(function.name())
+        return dispatch(self, function, *rest)
+
+    monkeypatch.setattr(Recorder, "__torch_dispatch__", counted)
+    with Recorder([]) as recorder:
+        stacked = empty((2, ROWS, UNITS), torch.float16, _CPU)
+        _, second = halves(stacked)
+        second.zero_()
+        tape = recorder.tape([second])
+    assert operators == ["aten::zero_"]
+    assert not isinstance(tape, str)
+    code, _, outputs = tape
+    assert code[0] == (Kind.EMPTY, 0, [2, ROWS, UNITS], [ROWS * UNITS, UNITS, 1], torch.float16)
+    assert code[1:4] == [
+        (Kind.VIEW, 1, 0, [ROWS, UNITS], [UNITS, 1], 0), (Kind.FREE, [1]),
+        (Kind.VIEW, 2, 0, [ROWS, UNITS], [UNITS, 1], ROWS * UNITS),
+    ]  # fmt: skip
+    assert outputs == [2]
 
 
 def test_recording_imports_no_compiler_of_torchs() -> None:

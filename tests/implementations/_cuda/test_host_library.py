@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -53,7 +54,9 @@ def test_a_compiler_that_fails_leaves_its_log_alone(folder: Path) -> None:
     assert [(one.suffix, one.read_text()) for one in failing.path.parent.iterdir()] == [(".log", "no Python.h\n")]
 
 
-def test_a_build_that_failed_is_tried_again_without_its_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_failed_is_tried_again_after_a_day_and_without_its_log(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CXX", compiler(folder, "exit 1"))
     host_library.cache_clear()
     made = host_library()
@@ -61,7 +64,14 @@ def test_a_build_that_failed_is_tried_again_without_its_log(folder: Path, monkey
     with pytest.raises(RuntimeError):
         made.compile()
     host_library.cache_clear()
-    assert host_library() == f"its build failed, and is tried again without {made.log}"
+    assert host_library() == f"its build failed, and is tried again in a day, or without {made.log}"
+    yesterday = time.time() - 25 * 3600
+    os.utime(made.log, (yesterday, yesterday))
+    host_library.cache_clear()
+    assert host_library() == made
+    os.utime(made.log)
+    host_library.cache_clear()
+    assert isinstance(host_library(), str)
     made.log.unlink()
     host_library.cache_clear()
     assert host_library() == made
