@@ -1,9 +1,7 @@
 """Assigns a block's non-zeros to rounds of its threads, in the order of columns or so that reads have few bank conflicts.
 
-Numba compiles the functions; each takes one block at a time. rows: the block's rows, NONE for one without elements. firsts:
-their first slots. threads: the thread of each slot. Row r has elements `starts[r]` to `starts[r + 1]`, at positions `at` of the
-states. Written: `columns` and `sources` [rounds, threads], the position that a thread reads in a round and the element that it
-multiplies by.
+Numba compiles the functions; each takes one block at a time. columns, sources: [rounds, threads], the position of the states
+that a thread reads in a round, and the element that it multiplies by. bank_groups: the class of each position.
 """
 
 from __future__ import annotations
@@ -17,61 +15,53 @@ from pytest_ecornn.implementations.sparse_persistent_gpu.csr import PADDING
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def fill(starts: Any, at: Any, rows: Any, firsts: Any, columns: Any, sources: Any) -> None:
-    """A block's elements in the order of their columns; slots are threads."""
-    for local in range(len(rows)):
-        if rows[local] == PADDING:
+def deal(starts: Any, at: Any, rows: Any, firsts: Any, threads: Any, bank_groups: Any, columns: Any, sources: Any) -> None:
+    """Writes each row's elements, dealt out to its threads class by class, so that all of these have some of each.
+
+    rows: the block's rows, PADDING for one without elements. firsts: their first slots. threads: the thread of each slot. Row r
+    has elements `starts[r]` to `starts[r + 1]`, at positions `at`.
+    """
+    classes = bank_groups.max() + 1
+    for local, row in enumerate(rows):
+        if row == PADDING:
             continue
-        share = firsts[local + 1] - firsts[local]
-        for i in range(starts[rows[local]], starts[rows[local] + 1]):
-            rank = i - starts[rows[local]]
-            thread, turn = firsts[local] + rank % share, rank // share
+        elements, share = range(starts[row], starts[row + 1]), firsts[local + 1] - firsts[local]
+        counts = np.zeros(classes, np.int64)
+        for i in elements:
+            counts[bank_groups[at[i]]] += 1
+        ranks = counts.cumsum() - counts  # of the next element of each class
+        for i in elements:
+            turn, slot = divmod(ranks[bank_groups[at[i]]], share)
+            ranks[bank_groups[at[i]]] += 1
+            thread = threads[firsts[local] + slot]
             columns[turn, thread], sources[turn, thread] = at[i], i
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def schedule_conflict_free(
-    starts: Any, at: Any, rows: Any, firsts: Any, threads: Any, classes: int, together: int, zeros: int, columns: Any,
-    sources: Any,
-) -> None:  # fmt: skip
-    """A block's elements, dealt out to each row's threads class by class, so that all of these have some of each."""
-    lists, counts = _deal_by_bank(starts, at, rows, firsts, threads, classes, together, len(sources))
-    chosen, taken = np.zeros(classes, np.int32), np.zeros((classes, classes), np.int32)
+def schedule_conflict_free(bank_groups: Any, classes: int, together: int, zeros: int, columns: Any, sources: Any) -> None:
+    """Moves the elements that were dealt to a thread to turns in which threads that read at once read from different banks.
+
+    classes: of banks, and threads that read at once. together: adjacent positions of one class. zeros: the first that holds 0.
+    """
+    turns, chosen = len(sources), np.zeros(classes, np.int32)
     for first in range(0, sources.shape[1], classes):
-        left = counts[first : first + classes].copy()
+        dealt_columns, dealt_sources = columns[:, first : first + classes].copy(), sources[:, first : first + classes].copy()
+        left, last = np.zeros((classes, classes), np.int32), np.zeros((classes, classes), np.int32)
+        for turn, lane in np.ndindex(dealt_sources.shape):
+            if dealt_sources[turn, lane] != PADDING:
+                which = bank_groups[dealt_columns[turn, lane]]
+                left[lane, which] += 1
+                last[lane, which] = turn  # those of a class lie in turns on end
         of_class, of_lane = left.sum(axis=0), left.sum(axis=1)
-        taken[:] = 0
-        for turn in range(len(sources)):
-            _choose_bank_group(left, of_class, of_lane, turn, len(sources), chosen)
+        for turn in range(turns):
+            _choose_bank_group(left, of_class, of_lane, turn, turns, chosen)
             for lane in range(classes):
                 which, thread = chosen[lane], first + lane
-                if which >= classes:  # it reads in vain, where it is in nobody's way
-                    columns[turn, thread] = zeros + (which - classes) * together
-                    continue
-                i = lists[thread, which, taken[lane, which]]
-                taken[lane, which] += 1
-                columns[turn, thread], sources[turn, thread] = at[i], i
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _deal_by_bank(
-    starts: Any, at: Any, rows: Any, firsts: Any, threads: Any, classes: int, together: int, turns: int
-) -> tuple[Any, Any]:
-    """Returns the elements of each thread and class [threads, bank groups, rounds], and their counts [threads, bank groups]."""
-    lists = np.empty((len(threads), classes, turns), np.int32)
-    counts = np.zeros((len(threads), classes), np.int32)
-    for local in range(len(rows)):
-        if rows[local] == PADDING:
-            continue
-        share, rank = firsts[local + 1] - firsts[local], 0
-        for which in range(classes):
-            for i in range(starts[rows[local]], starts[rows[local] + 1]):
-                if at[i] // together % classes == which:
-                    thread = threads[firsts[local] + rank % share]
-                    lists[thread, which, counts[thread, which]] = i
-                    counts[thread, which] += 1
-                    rank += 1
-    return lists, counts
+                if which < classes:
+                    i = last[lane, which] - left[lane, which]
+                    columns[turn, thread], sources[turn, thread] = dealt_columns[i, lane], dealt_sources[i, lane]
+                else:  # it reads in vain, where it is in nobody's way
+                    columns[turn, thread], sources[turn, thread] = zeros + (which - classes) * together, PADDING
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]

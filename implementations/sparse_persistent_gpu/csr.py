@@ -84,9 +84,9 @@ def from_mask(mask: Tensor) -> CsrPattern:
     """mask: [R, K] bool, True where an element may differ from 0."""
     if mask.dim() != 2 or mask.dtype != torch.bool:
         raise ValueError(f"a mask must be two-dimensional and bool, got {mask.dim()} dimensions of {mask.dtype}")
-    rows, columns = np.nonzero(mask.cpu().numpy())
-    counts = np.bincount(rows, minlength=mask.shape[0])
-    return CsrPattern((mask.shape[0], mask.shape[1]), offsets_from_counts(counts), columns.astype(np.int32))
+    found = mask.cpu().numpy()
+    columns = (np.flatnonzero(found) % found.shape[1]).astype(np.int32)
+    return CsrPattern((mask.shape[0], mask.shape[1]), offsets_from_counts(found.sum(axis=1)), columns)
 
 
 def offsets_from_counts(counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -99,7 +99,7 @@ def pack(nonzeros: CsrPattern, spread: Partition, is_balanced: bool = True, is_b
 
     Without either all lies in the order of units and columns. Raises ValueError for a shape that is not [G*H, K*H].
     """
-    from pytest_ecornn.implementations.sparse_persistent_gpu.bank_scheduling import fill, schedule_conflict_free
+    from pytest_ecornn.implementations.sparse_persistent_gpu.bank_scheduling import deal, schedule_conflict_free
 
     rows, columns_of = nonzeros.shape
     hidden = columns_of // spread.told
@@ -111,27 +111,22 @@ def pack(nonzeros: CsrPattern, spread: Partition, is_balanced: bool = True, is_b
         )
     permutation = balanced_permutation(nonzeros.counts.reshape(spread.gates, hidden).sum(axis=0), spread, is_balanced)
     divided, at, origins = _split_columns(nonzeros, permutation, spread)
-    own_rows, counts = (
-        _rows_of_blocks(permutation, spread, hidden),
-        counts_per_block(np.diff(divided), permutation, spread, hidden),
-    )
+    own_rows = _rows_of_blocks(permutation, spread, hidden)
+    counts = counts_per_block(np.diff(divided), permutation, spread, hidden)
     rounds = min_rounds(counts, spread.threads)
     shares = -(-counts // rounds)
-    row_offsets = np.concatenate((np.zeros((len(shares), 1), np.int64), np.cumsum(shares, axis=1)), axis=1).astype(np.int32)
+    row_offsets = np.pad(np.cumsum(shares, axis=1), ((0, 0), (1, 0))).astype(np.int32)
     arranged = is_bank_scheduled(rounds, spread, is_bank_aware)
     shape = len(row_offsets), padded_turns(rounds, arranged), spread.threads
     zeros, _ = spread.zeros(hidden)
+    bank_groups = (np.arange(zeros) // spread.bank_width % (spread.bank_groups if arranged else 1)).astype(np.uint8)
     col_indices, sources = np.full(shape, zeros, np.uint16), np.full(shape, PADDING, np.int32)
-    slots = np.stack([_slots(share, spread.threads) for share in shares]) if arranged else _in_order(shape)
-    for block, own in enumerate(own_rows):
-        threads = np.argsort(slots[block]).astype(np.int32)
-        packed = col_indices[block], sources[block]
+    in_order = np.arange(spread.threads, dtype=np.int32)
+    slots = np.stack([_slots(share, spread.threads) if arranged else in_order for share in shares])
+    for own, firsts, own_slots, *packed in zip(own_rows, row_offsets, slots, col_indices, sources, strict=True):
+        deal(divided, at, own, firsts, np.argsort(own_slots), bank_groups, *packed)
         if arranged:
-            schedule_conflict_free(
-                divided, at, own, row_offsets[block], threads, spread.bank_groups, spread.bank_width, zeros, *packed
-            )
-        else:
-            fill(divided, at, own, row_offsets[block], *packed)
+            schedule_conflict_free(bank_groups, spread.bank_groups, spread.bank_width, zeros, *packed)
     if origins is not None:
         sources = np.append(origins, PADDING)[sources]  # of NONE the last
     return PackedEll(spread, nonzeros, permutation, row_offsets, slots, col_indices, sources)
@@ -144,18 +139,18 @@ def divided_counts(nonzeros: CsrPattern, order: NDArray[np.int32], spread: Parti
 
 def _split_columns(
     nonzeros: CsrPattern, order: NDArray[np.int32], spread: Partition
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32] | None]:
+) -> tuple[NDArray[np.int64], NDArray[np.uint16], NDArray[np.int32] | None]:
     """Rows cut into segments, the first of all rows and then the next: where each begins, and where its elements' positions
     within a segment are; and which each is in the pattern, None where they are as there.
     """
     hidden = nonzeros.shape[1] // spread.told
-    place = np.empty(hidden, np.int32)
+    place = np.empty(hidden, np.int64)
     place[order[order != PADDING]] = np.flatnonzero(order != PADDING)
-    at = place[nonzeros.col_indices % hidden] * spread.told + nonzeros.col_indices // hidden
+    segment, at = np.divmod((place * spread.told + np.arange(spread.told).reshape(-1, 1)).ravel(), spread.segment(hidden))
+    at = at.astype(np.uint16)[nonzeros.col_indices]
     if spread.cluster == 1:
         return nonzeros.row_offsets, at, None
-    segment, at = np.divmod(at, np.int32(spread.segment(hidden)))
-    own = [np.flatnonzero(segment == k) for k in range(spread.cluster)]
+    own = [np.flatnonzero((segment == k)[nonzeros.col_indices]) for k in range(spread.cluster)]
     counts = [np.diff(np.searchsorted(one, nonzeros.row_offsets)) for one in own]
     origins = np.concatenate(own).astype(np.int32)
     return offsets_from_counts(np.concatenate(counts)), at[origins], origins
@@ -216,10 +211,6 @@ def _rows_of_blocks(order: NDArray[np.int32], spread: Partition, hidden: int) ->
     begin = np.arange(spread.cluster).reshape(-1, 1, 1) * (spread.gates * hidden)
     rows = np.where(units == PADDING, PADDING, begin + np.arange(spread.gates) * hidden + units)
     return rows.reshape(-1, spread.shared_rows)
-
-
-def _in_order(shape: tuple[int, int, int]) -> NDArray[np.int32]:
-    return np.tile(np.arange(shape[2], dtype=np.int32), (shape[0], 1))
 
 
 def _slots(shares: NDArray[np.int64], threads: int) -> NDArray[np.int32]:

@@ -191,14 +191,14 @@ def test_a_long_row_has_more_threads() -> None:
     assert np.diff(packed.row_offsets[0]).tolist() == [23, 3, 0, 2]
 
 
-def test_ten_million_elements_take_less_than_three_seconds() -> None:
+def test_ten_million_elements_take_less_than_two_seconds() -> None:
     pattern = from_mask(random_mask(5760, 5760, 0.302))
     assert len(pattern.col_indices) > 10_000_000
-    pack(from_mask(random_mask(64, 64, 0.5)), Partition(1, 44, 512))  # which compiles what is not yet
+    pack(from_mask(random_mask(64, 64, 0.5)), Partition(1, 44, 64))  # which compiles what is not yet
     taken = []
     for _ in range(2):
         start = time.process_time()  # on one thread, and others may run meanwhile
         packed = pack(pattern, Partition(1, 44, 512))
         taken.append(time.process_time() - start)
     assert bank_conflicts(packed) < 0.05
-    assert min(taken) < 3  # 2.1 on the slowest processor so far
+    assert min(taken) < 2
