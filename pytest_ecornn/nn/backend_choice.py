@@ -40,7 +40,7 @@ from pytest_ecornn.nn.short_calls import Choice, ShortCall, ShortCalls
 from pytest_ecornn.nn.tracing import constant_in_graphs
 from pytest_ecornn.reference.precision import reader
 
-_MAX_CHOICES, _MAX_FIRST_PASSES = 256, 256
+_MAX_CHOICES, _MAX_FIRST_PASSES = 1024, 256
 _VARYING_STEPS = 64  # of a traced call whose T varies
 _first_passes: dict[Hashable, str] = {}  # backends of traced calls without gradients that may be recomputed with them
 _rnn_precision = reader("rnn")
@@ -142,7 +142,8 @@ class BackendChooser:
         choice = choose_untried(module, input, rows, hx)
         if choice.is_final:
             if len(self._choices) >= _MAX_CHOICES:
-                self.forget()
+                del self._choices[next(iter(self._choices))]  # the oldest
+                self._first_passes.clear()
             self._choices[key] = choice
         return choice
 

@@ -23,7 +23,7 @@ from pytest_ecornn.nn.calls import run_layers
 from pytest_ecornn.nn.torch_op import FUNCTIONS
 from pytest_ecornn.reference.precision import is_autocast, reader
 
-_MAX_CALLS, _MAX_MISSES = 256, 8
+_MAX_CALLS, _MAX_MISSES = 1024, 8
 _MAX_ZEROS = 2**18  # elements of an initial state that a module keeps; to fill more takes the device longer than the host
 _make_guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 _rnn_precision = reader("rnn")
@@ -96,7 +96,7 @@ class ShortCalls:
         states, given = _states_of(hx), _given(x, hx, lengths)
         if (earlier := self._calls.get(key, missing)) is missing:
             if len(self._calls) >= _MAX_CALLS:
-                self._calls.clear()
+                del self._calls[next(iter(self._calls))]  # the oldest
             self._calls[key] = None
             return
         is_captured = x.is_cuda and torch.cuda.is_current_stream_capturing()

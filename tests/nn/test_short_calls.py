@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
 
-from pytest_ecornn.nn import short_calls
+from pytest_ecornn.nn import backend_choice, short_calls
 from pytest_ecornn.reference.precision import fp32_precision
 from tests.helpers import nn_kernels, nn_modules, persistent
 from tests.helpers.nn_modules import MODULES, tensors
@@ -102,6 +102,20 @@ def test_they_give_the_same(cell: str, options: dict[str, Any], mode: str, taken
     with inference() if mode.startswith("inference") else torch.enable_grad():
         repeat(reference, module)
     assert len(taken) == 1  # the third
+
+
+def test_of_more_kinds_than_are_kept_the_oldest_goes(taken: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(short_calls, "_MAX_CALLS", 3)
+    monkeypatch.setattr(backend_choice, "_MAX_CHOICES", 3)
+    reference, module = both()
+    inputs = [some(steps, B, I) for steps in range(1, 5)]
+    for x in inputs[:3]:
+        repeat(reference, module, x)
+    module(inputs[3])
+    taken.clear()
+    for x in (inputs[1], inputs[2], inputs[0]):
+        module(x)
+    assert [x.shape[0] for x in taken] == [2, 3]
 
 
 def test_dropout_is_drawn_anew(taken: list[Any]) -> None:
