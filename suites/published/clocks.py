@@ -17,12 +17,12 @@ from pytest_ecornn.measurement.clocks import CudaGraphTimer, for_device
 from pytest_ecornn.measurement.measurement import Arm, measure
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import GraphArm
-from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.reporting.markdown_syntax import document, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import median_interval
 from pytest_ecornn.suites.published.common.bars import Times
-from pytest_ecornn.suites.published.common.candidates import prepared
-from pytest_ecornn.suites.published.common.item_rows import measure_each
+from pytest_ecornn.suites.published.common.candidates import prepare
+from pytest_ecornn.suites.published.common.item_rows import list_reasons, measure_each
 from pytest_ecornn.suites.published.common.launches import breakdown, profiled
 from pytest_ecornn.suites.published.common.parted import ReportPart, ReportPlan
 
@@ -58,8 +58,7 @@ def rows(deadline: float) -> Iterator[Row]:
 
 def _row(text: str, name: str, seconds: float = 1.0) -> Row:
     case = Case.parse(text)
-    candidate = prepared(case, [name])[name]
-    if isinstance(candidate, str):
+    if isinstance(candidate := prepare(case, name), str):
         return Row(text, name, reason=candidate)
     called = Arm(candidate, InputPool(case))
     measure([called], for_device(case.device), seconds, lambda: False)
@@ -73,23 +72,22 @@ def _row(text: str, name: str, seconds: float = 1.0) -> Row:
 def cupti(arm: GraphArm) -> tuple[float, float]:
     """Summed times of a call's kernels, copies and fills in us, and how many kernels: of calls as captured, on their memory."""
     with torch.set_grad_enabled(arm.candidate.is_training):
-        found = breakdown(profiled(lambda: [graph.call.forward_backward(arm.candidate.layer) for graph in arm.graphs]))
-    if not found.kernels:
+        profile = breakdown(profiled(lambda: [graph.call.forward_backward(arm.candidate.layer) for graph in arm.graphs]))
+    if not profile.kernels:
         raise ValueError("expected kernels, but CUPTI saw none")
-    return found.busy_us / len(arm.graphs), found.kernels / len(arm.graphs)
+    return profile.busy_us / len(arm.graphs), profile.kernels / len(arm.graphs)
 
 
 def render(rows: Sequence[Row]) -> str:
     figures = ("as called, us", "graph replay, us", "kernels by CUPTI, us", "replay / CUPTI", "kernels")
     note = "Medians, and CUPTI's mean, with copies and fills. Over 1: time between a graph's kernels. Under 1: kernels overlap."
-    times = table(("case", "implementation", *figures), [_cells(one) for one in rows if not one.reason], figures)
-    reasons = "\n".join(f"- {escape(one.label)}: {escape(one.reason)}" for one in rows if one.reason)
-    return document(["## One call", note, times, reasons])
+    times = table(("case", "implementation", *figures), [_cells(row) for row in rows if not row.reason], figures)
+    return document(["## One call", note, times, list_reasons(rows)])
 
 
-def _cells(one: Row) -> list[str]:
-    times = (one.called_us[0], one.replayed_us[0], one.cupti_us)
-    return [one.case, one.name, *(significant(us, 4) for us in times), significant(times[1] / times[2]), f"{one.kernels:g}"]
+def _cells(row: Row) -> list[str]:
+    times = (row.called_us[0], row.replayed_us[0], row.cupti_us)
+    return [row.case, row.name, *(significant(us, 4) for us in times), significant(times[1] / times[2]), f"{row.kernels:g}"]
 
 
 PLAN = ReportPlan("clocks", "Three clocks on this machine", 1, {"calls": ReportPart(rows, render, 1.0, Row)}, ("calls",), 180.0)

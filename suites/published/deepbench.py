@@ -22,14 +22,13 @@ from pytest_ecornn.results.formatting import count, significant
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio, mean_ratio
+from pytest_ecornn.suites.published.common.item_rows import group
 from pytest_ecornn.suites.published.common.published_page import PublishedPage, Section
 from pytest_ecornn.suites.published.common.report_rows import CALLED, CaseRows, by_case, cases_of, precision_of, without_numbers
 
 INPUTS = 8  # the fewest that cuDNN's 16-bit kernels take
 PASSES = {"inference": "forward", "training": "training step"}
 _INFERENCE = "inference on"  # how labels begin of problems that DeepBench has for inference alone
-
-
 _NOTES = (
     "From CUDA graphs; as called where a call is too long for a graph. Lost: the whole interval lies below 1x.",
     "Cases without a time do not fit on chip or were not reached. All results were compared with float64 beforehand.",
@@ -97,24 +96,25 @@ class Part:
         """The cases of an application, all where it is empty."""
         return [case for case, origin in self.origins.items() if application in ("", *origin.label.split("; "))]
 
-    def ratios(self, name: str, cases: Sequence[Case], way: str = "") -> list[Ratio]:
+    def ratios(self, name: str, cases: Sequence[Case], timing_mode: str = "") -> list[Ratio]:
         """cuDNN's time over that of `name` on those of these cases where both have one."""
         rows = (self.rows[case] for case in cases if case in self.rows)
-        return [ratio for row in rows if (ratio := row.ratio(name, BASELINE, way))]
+        return [ratio for row in rows if (ratio := row.ratio(name, BASELINE, timing_mode))]
 
 
 @cache
 def _origins() -> dict[str, dict[Case, Origin]]:
     dense = cases_of("deepbench")
-    names = {"training": True, "inference": False}
-    parts = {name: {case: one for case, one in dense.items() if is_training(one) == trains} for name, trains in names.items()}
-    return {**parts, "pruned": cases_of("deepbench_pruned")}
+    training = {case: origin for case, origin in dense.items() if is_training(origin)}
+    inference = {case: origin for case, origin in dense.items() if case not in training}
+    return {"training": training, "inference": inference, "pruned": cases_of("deepbench_pruned")}
 
 
 def parts_of(rows: Sequence[Row]) -> list[Part]:
     """Training, inference and pruned problems, as DeepBench has the first two apart, with their rows."""
-    names = {"training": NAMES, "inference": NAMES, "pruned": PRUNED_NAMES}
-    return [Part(name, origins, names[name], by_case(rows, origins, names[name])) for name, origins in _origins().items()]
+    names = {"pruned": PRUNED_NAMES}
+    parts = ((name, origins, names.get(name, NAMES)) for name, origins in _origins().items())
+    return [Part(*part, by_case(rows, *part[1:])) for part in parts]
 
 
 def series_of(part: Part, name: str, variant: Variant) -> Series | None:
@@ -136,25 +136,18 @@ def _describe_missing(part: Part) -> str:
     return "\n".join(f"- {escape(line)}" for line in lines)
 
 
-def _reasons(name: str, rows: Sequence[CaseRows]) -> list[str]:
-    by_reason: dict[tuple[str, str], dict[Case, str]] = {}
-    for row in rows:
-        if reason := row.reason(name):
-            by_reason.setdefault((row.case.mode, without_numbers(reason)), {})[row.case] = reason
-    return [
-        f"{PASSES[mode]}, {count(len(cases), 'case')}: {next(iter(cases.values()))} ({_labels(list(cases))})"
-        for (mode, _), cases in by_reason.items()
-    ]
+def _reasons(name: str, rows: Sequence[CaseRows]) -> Iterator[str]:
+    missing = [(row.case, reason) for row in rows if (reason := row.reason(name))]
+    same = group(((case.mode, without_numbers(reason)), (case, reason)) for case, reason in missing)
+    for (mode, _), cases in same.items():
+        precisions = group((_shape(case), precision_of(case)) for case, _ in cases)
+        shapes = "; ".join(f"{shape} {', '.join(of_shape)}" for shape, of_shape in precisions.items())
+        yield f"{PASSES[mode]}, {count(len(cases), 'case')}: {cases[0][1]} ({shapes})"
 
 
-def _labels(cases: Sequence[Case]) -> str:
-    """Each shape once, with its precisions."""
-    precisions: dict[str, list[str]] = {}
-    for case in cases:
-        density = f" {case.density:.0%}" if case.density < 1 else ""
-        shape = f"{case.cell} {case.hidden_size:,} B {case.batch} T {case.steps:,}{density}"
-        precisions.setdefault(shape, []).append(precision_of(case))
-    return "; ".join(f"{shape} {', '.join(of_shape)}" for shape, of_shape in precisions.items())
+def _shape(case: Case) -> str:
+    density = f" {case.density:.0%}" if case.density < 1 else ""
+    return f"{case.cell} {case.hidden_size:,} B {case.batch} T {case.steps:,}{density}"
 
 
 def sections(rows: Sequence[Row]) -> Iterator[Section]:
@@ -191,38 +184,33 @@ def _tables(part: Part, title: str, header: Sequence[str], cells: Callable[[Part
     for application, mode in product(part.applications, PASSES):
         rows = [row for case in part.cases(application) if (row := part.rows.get(case)) and case.mode == mode and row.is_timed]
         if rows:
-            marks = (r" \*" * (row.way == CALLED) for row in rows)
+            marks = [r" \*" * (row.timing_mode == CALLED) for row in rows]
             lines = [[label_of(row.case) + mark, *cells(part, row)] for row, mark in zip(rows, marks, strict=True)]
             yield from (f"### {title.format(application.capitalize(), PASSES[mode])}", table(header, lines, header[2:]))
 
 
-def summary(part: Part, way: str = "") -> str:
+def summary(part: Part, timing_mode: str = "") -> str:
     """Returns geometric means with the number of problems in them, the last implementation's lowest, how often it is slower.
 
-    way: as called, of short sequences alone; by each case's own if empty. Slower: the whole interval lies below 1.
+    timing_mode: as called, of short sequences alone; each case's own if empty. Slower: the whole interval lies below 1.
     """
     last = part.candidates[-1]
     header = ("pass, precision", "application", "problems", *part.candidates, f"lowest of {last}", f"{last} slower")
+    max_steps = MAX_CALLED_STEPS if timing_mode == CALLED else inf
     lines = []
     for variant, application in product(part.variants, (*part.applications, "")):
-        most_steps = MAX_CALLED_STEPS if way == CALLED else inf
-        cases = [one for one in part.cases(application) if Variant.of(one) == variant and one.steps <= most_steps]
-        ratios = {name: part.ratios(name, cases, way) for name in part.candidates}
-        if any(ratios.values()):
+        cases = [case for case in part.cases(application) if Variant.of(case) == variant and case.steps <= max_steps]
+        ratios = [part.ratios(name, cases, timing_mode) for name in part.candidates]
+        if any(ratios):
             label = f"{PASSES[variant.mode]}, {variant.precision}"
-            means = (_mean(ratios[name]) for name in part.candidates)
-            lines.append([label, application or _ALL, str(len(cases)), *means, *_lowest(ratios[last])])
+            means = [f"{format_ratio(mean_ratio(of_name))} of {len(of_name)}" if of_name else "-" for of_name in ratios]
+            slower = str(sum(ratio.high < 1 for ratio in ratios[-1])) if ratios[-1] else "-"
+            lines.append([label, application or _ALL, str(len(cases)), *means, format_ratio(_lowest(ratios[-1])), slower])
     return table(header, lines, header[2:]) if lines else "No ratio was measured."
 
 
-def _mean(ratios: Sequence[Ratio]) -> str:
-    return f"{format_ratio(mean_ratio(ratios))} of {len(ratios)}" if ratios else "-"
-
-
-def _lowest(ratios: Sequence[Ratio]) -> tuple[str, str]:
-    if not ratios:
-        return "-", "-"
-    return format_ratio(min(ratios, key=lambda one: one.ratio)), str(sum(one.high < 1 for one in ratios))
+def _lowest(ratios: Sequence[Ratio]) -> Ratio | None:
+    return min(ratios, key=lambda ratio: ratio.ratio, default=None)
 
 
 def _figures(part: Part, row: CaseRows) -> Iterator[str]:
@@ -232,8 +220,8 @@ def _figures(part: Part, row: CaseRows) -> Iterator[str]:
         over = f" ({significant(ratio.ratio)})" if ratio else ""
         yield significant(time_us[0], 4) + over if time_us else "-"
     for processor in _PROCESSORS:
-        published = (one.time_us for one in part.origins[row.case].published if one.system.startswith(processor))
-        yield next((significant(time_us, 4) for time_us in published), "-")
+        published = (time for time in part.origins[row.case].published if time.system.startswith(processor))
+        yield next((significant(time.time_us, 4) for time in published), "-")
 
 
 def _render_pruned(part: Part) -> str:
@@ -254,12 +242,12 @@ def targets(part: Part) -> str:
     A bar is judged "so far" until all cases were reached.
     """
     lines, precisions = [], dict.fromkeys(map(precision_of, part.origins))
-    for density, precision in product(dict.fromkeys(one.density for one in part.variants), (*precisions, _ALL)):
-        wanted = [case for case in part.origins if case.density == density and precision in (_ALL, precision_of(case))]
-        ratios = [ratio for name in part.candidates for ratio in part.ratios(name, wanted)]
+    for density, precision in product(dict.fromkeys(variant.density for variant in part.variants), (*precisions, _ALL)):
+        cases = [case for case in part.origins if case.density == density and precision in (_ALL, precision_of(case))]
+        ratios = [ratio for name in part.candidates for ratio in part.ratios(name, cases)]
         limits = [by_density.get(density) if precision == _ALL else None for by_density in (MEAN_BARS, BEST_BARS)]
-        label = [f"{density:.0%}", precision, f"{len(ratios)} of {len(wanted)}"]
-        lines.append([*label, *_statistics(ratios, limits, is_whole=part.rows.keys() >= {*wanted})])
+        label = [f"{density:.0%}", precision, f"{len(ratios)} of {len(cases)}"]
+        lines.append([*label, *_statistics(ratios, limits, is_whole=part.rows.keys() >= {*cases})])
     header = ("density", "precision", "cases", "geometric mean", "bar", "best", "best's bar", "lowest")
     return table(header, lines, header[2:])
 
@@ -268,10 +256,10 @@ def _statistics(ratios: Sequence[Ratio], limits: Sequence[MinTarget | None], is_
     if not ratios:
         yield from ["-"] * 5
         return
-    for ratio, bar in zip((mean_ratio(ratios), max(ratios, key=lambda one: one.ratio)), limits, strict=True):
+    for ratio, bar in zip((mean_ratio(ratios), max(ratios, key=lambda ratio: ratio.ratio)), limits, strict=True):
         yield format_ratio(ratio)
         yield f"{bar}: {bar.is_met(ratio)}{'' if is_whole else ' so far'}" if bar else "-"
-    yield format_ratio(min(ratios, key=lambda one: one.ratio))
+    yield format_ratio(_lowest(ratios))
 
 
 def _pruned_figures(part: Part, row: CaseRows) -> Iterator[str]:
@@ -282,14 +270,11 @@ def _pruned_figures(part: Part, row: CaseRows) -> Iterator[str]:
 
 def _group(part: Part, mode: str) -> Group:
     names = [name for name in reversed(part.candidates) if name != _NOT_CHARTED]
-    series = [
-        (name, one)
-        for name, variant in product(names, part.variants)
-        if variant.mode == mode and (one := series_of(part, name, variant))
-    ]
+    variants = [variant for variant in part.variants if variant.mode == mode]
+    measured = [(name, series) for name, variant in product(names, variants) if (series := series_of(part, name, variant))]
     if len(names) == 1:
-        return Group(f"forward, pruned: {BASELINE}'s time over {names[0]}'s", [one for _, one in series])
-    labelled = [replace(one, label=f"{name}, {one.label}") for name, one in series]
+        return Group(f"forward, pruned: {BASELINE}'s time over {names[0]}'s", [series for _, series in measured])
+    labelled = [replace(series, label=f"{name}, {series.label}") for name, series in measured]
     return Group(f"{PASSES[mode]}: {BASELINE}'s time over", labelled)
 
 

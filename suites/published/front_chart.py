@@ -31,7 +31,7 @@ from pytest_ecornn.suites.published.scan_kernel_parts import scan_peers
 
 REPORTS = ("persistent", "persistent_kernel", "sparse", "scan_kernel", "language_model", "deepbench")
 FOLDERS = [Path("reports/h200"), Path("reports/h100")]
-_WAY_LABELS = {CALLED: "as called", REPLAYED: "device only"}
+_TIMING_LABELS = {CALLED: "as called", REPLAYED: "device only"}
 _COMMITS_A_LINE = 3
 _DENSITIES = (0.1, 0.3)  # of the published grid; others were not measured at every size
 _NOTES = (
@@ -94,10 +94,10 @@ def persistent_series(rows: Sequence[Row]) -> list[Series]:
     sets = [(name, persistent.Group(mode, persistent.ALL, False)) for mode, name in persistent.PASSES.items()]
     sets.append(("decoding, T 1 and 16", persistent.Group("inference", persistent.ALL, True)))
     series = []
-    for (name, group), way in product(sets, TIMING_MODES):
-        cases = filter(group.has, persistent.origins())
-        ratios = [persistent.ratio_of(times[case], way) if case in times else None for case in cases]
-        series.append(_series(f"{name}, {_WAY_LABELS[way]}", ratios))
+    for (name, group), timing in product(sets, TIMING_MODES):
+        of_cases = [times.get(case) for case in filter(group.has, persistent.origins())]
+        ratios = [row.ratio(persistent.OURS, persistent.BASELINE, timing) if row else None for row in of_cases]
+        series.append(_series(f"{name}, {_TIMING_LABELS[timing]}", ratios))
     return series
 
 
@@ -129,16 +129,16 @@ def sparse_series(rows: Sequence[Row]) -> list[Series]:
 def scan_series(rows: dict[str, Any]) -> list[Series]:
     """Over the fastest peer of either layout that is not known to be wrong, as called and replayed."""
     shapes = from_json(list[scan_peers.Row], rows["peers"])
-    return [_series(_WAY_LABELS[way], [_over_best_peer(row, way) for row in shapes]) for way in TIMING_MODES]
+    return [_series(label, [_over_best_peer(row, timing) for row in shapes]) for timing, label in _TIMING_LABELS.items()]
 
 
 def language_model_series(rows: dict[str, Any]) -> list[Series]:
     """Both models in each vocabulary and precision, as called and replayed."""
     measured = from_json(list[throughput.Row], rows["words"])
-    labels = {throughput.EAGER: _WAY_LABELS[CALLED], throughput.GRAPH: "one CUDA graph a step"}
+    labels = {throughput.EAGER: _TIMING_LABELS[CALLED], throughput.GRAPH: "one CUDA graph a step"}
     return [
-        _series(label, [row.arms["auto"].over.get(BASELINE) for row in measured if row.configuration.way == way])
-        for way, label in labels.items()
+        _series(label, [row.arms["auto"].over.get(BASELINE) for row in measured if row.configuration.way == step_kind])
+        for step_kind, label in labels.items()
     ]
 
 
@@ -153,9 +153,9 @@ def deepbench_series(rows: Sequence[Row]) -> list[Series]:
     ]
 
 
-def _over_best_peer(row: scan_peers.Row, way: str) -> Ratio | None:
-    ratios = [ratio for layout in scan_peers.BARS if (ratio := scan_peers.best_ratio(row, layout, way))]
-    return min(ratios, key=lambda ratio: ratio.ratio) if ratios else None
+def _over_best_peer(row: scan_peers.Row, timing: str) -> Ratio | None:
+    ratios = (ratio for layout in scan_peers.BARS if (ratio := scan_peers.best_ratio(row, layout, timing)))
+    return min(ratios, key=lambda ratio: ratio.ratio, default=None)
 
 
 def _series(label: str, ratios: Sequence[Ratio | None]) -> Series:

@@ -6,7 +6,7 @@ training step is forward and `backward()` into `.grad`, without an optimizer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -71,14 +71,11 @@ def measure(
     deadline: float, earlier: Sequence[Row] = (), problems: Sequence[SelectionProblem] = PROBLEMS, device: str = "cuda"
 ) -> Iterator[Row]:
     """Earlier rows, then one for each other problem; after `deadline` (of time.monotonic) the reason alone."""
-    return measure_rest(
-        problems,
-        earlier,
-        lambda row: row.problem,
-        deadline,
-        lambda one: _row(one, torch.device(device)),
-        lambda one, why: Row(one, dict.fromkeys(ARMS, ArmTime(reason=why))),
-    )
+
+    def without(problem: SelectionProblem, why: str) -> Row:
+        return Row(problem, dict.fromkeys(ARMS, ArmTime(reason=why)))
+
+    return measure_rest(problems, earlier, deadline, partial(_row, device=torch.device(device)), without)
 
 
 def _row(problem: SelectionProblem, device: torch.device) -> Row:
@@ -96,20 +93,13 @@ def _row(problem: SelectionProblem, device: torch.device) -> Row:
             for name, why in missing.items():
                 print(f"{name} has no graph: {why}", flush=True)
             replays = sample(graphs, device, _ROUNDS, _BLOCK_US, _MAX_CALLS)
-    timed = partial(_arm, samples, launches, replays)
-    return Row(problem, {name: timed(name) if name in calls else ArmTime(reason=reasons[name]) for name in ARMS})
 
+    def times(name: str) -> ArmTime:
+        replayed_us = median_interval(replays[name]) if name in replays else None
+        over_baseline = paired_ratio(samples[name], samples[BASELINE]) if BASELINE in samples else None
+        return ArmTime(median_interval(samples[name]), median_interval(launches[name]), replayed_us, over_baseline)
 
-Samples = Mapping[str, Sequence[float]]
-
-
-def _arm(called: Samples, launched: Samples, replayed: Samples, name: str) -> ArmTime:
-    return ArmTime(
-        median_interval(called[name]),
-        median_interval(launched[name]),
-        median_interval(replayed[name]) if name in replayed else None,
-        paired_ratio(called[name], called[BASELINE]) if BASELINE in called else None,
-    )
+    return Row(problem, {name: times(name) if name in calls else ArmTime(reason=reasons[name]) for name in ARMS})
 
 
 def make_step(problem: SelectionProblem, module: nn.Module, device: torch.device) -> Callable[[], Any]:
@@ -136,27 +126,20 @@ TARGETS = dict(zip(PROBLEMS, _BARS, strict=True))
 def render(rows: Sequence[Row]) -> str:
     header = ("step", "pass", "module", "as called, us", f"over {BASELINE}", "host, us", "from a graph, us")
     lines = [_cells(row, name, row.arms[name]) for row in rows for name in ARMS if not row.arms[name].reason]
-    reasons = [(row.label, name, arm.reason) for row in rows for name, arm in row.arms.items() if arm.reason]
-    return document(
-        [
-            "## Steps",
-            "As called: wall clock of blocks of calls that take turns, the device idle before and after. Host: until the calls "
-            "of the same blocks return. From a graph: one CUDA graph a step. Medians. Ratios below 1 mean that the module is "
-            "faster (99 % intervals).",
-            table(header, lines, header[3:]) if lines else "",
-            "\n".join(f"- {escape(label)}, {name}: {escape(reason)}" for label, name, reason in reasons),
-            targets(rows),
-        ]
+    missing = ((f"{escape(row.label)}, {name}", arm.reason) for row in rows for name, arm in row.arms.items() if arm.reason)
+    reasons = "\n".join(f"- {label}: {escape(why)}" for label, why in missing)
+    text = (
+        "As called: wall clock of blocks of calls that take turns, the device idle before and after. Host: until the calls of "
+        "the same blocks return. From a graph: one CUDA graph a step. Medians. Ratios below 1 mean that the module is faster "
+        "(99 % intervals)."
     )
+    return document(["## Steps", text, table(header, lines, header[3:]) if lines else "", reasons, targets(rows)])
 
 
 def _cells(row: Row, name: str, arm: ArmTime) -> list[str]:
-    called, *others = [_median(found) for found in (arm.called_us, arm.host_us, arm.replayed_us)]
+    times = (arm.called_us, arm.host_us, arm.replayed_us)
+    called, *others = (significant(time_us[0], 4) if time_us else "-" for time_us in times)
     return [escape(str(row.problem)), row.problem.mode, name, called, format_ratio(arm.over_baseline), *others]
-
-
-def _median(found: Times | None) -> str:
-    return significant(found[0], 4) if found else "-"
 
 
 def targets(rows: Sequence[Row]) -> str:

@@ -17,6 +17,7 @@ from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published.common.bars import NO, MinTarget, format_ratio, mean_ratio
+from pytest_ecornn.suites.published.common.item_rows import group
 from pytest_ecornn.suites.published.common.published_page import PublishedPage, Section
 from pytest_ecornn.suites.published.common.report_rows import (
     CALLED,
@@ -35,7 +36,7 @@ LABELS = (DECODING, "language", "long")  # of the cases that are summed up
 PRECISIONS = ("float16", "bfloat16", "tf32", "float32")
 PASSES = {"inference": "forward", "training": "forward and backward"}
 ALL = "all"
-# Of geometric means over the language models and long sequences: by pass and way, and by precision forward, as called.
+# Of geometric means over the language models and long sequences: by pass, timing and precision.
 MEAN_BARS = {
     ("inference", CALLED, ALL): MinTarget(4.0), ("inference", REPLAYED, ALL): MinTarget(3.0),
     ("inference", CALLED, "float16"): MinTarget(3.0), ("inference", CALLED, "bfloat16"): MinTarget(5.0),
@@ -44,6 +45,7 @@ MEAN_BARS = {
 }  # fmt: skip
 LOWEST_BAR, DECODING_BAR = MinTarget(1.0), MinTarget(0.9)
 NOT_ALL = "not all measured"
+_MAX_LABELS = 4  # of the cases that a reason holds of
 
 
 @cache
@@ -57,11 +59,8 @@ def rows_of(rows: Sequence[Row]) -> dict[Case, CaseRows]:
     return by_case(rows, origins(), NAMES)
 
 
-def sections(rows: Sequence[Row]) -> Iterator[Section]:
-    yield Section(_render(list(rows_of(rows).values())))
-
-
-def _render(rows: Sequence[CaseRows]) -> str:
+def sections(rows: Sequence[Row]) -> list[Section]:
+    reached = list(rows_of(rows).values())
     parts = [
         "## Beside cuDNN",
         f"Times of a call in us, and {BASELINE}'s over {OURS}'s with its interval, from "
@@ -69,59 +68,45 @@ def _render(rows: Sequence[CaseRows]) -> str:
         "backward, the gradients of all leaves are made. Decoding, to T 16, starts from given states. Each call has contents "
         "of its own; replays take turns over several graphs. What fails its comparison with the float64 reference, as called "
         "or replayed, is wrong and has no time.",
-        summary(rows),
+        summary(reached),
     ]
+    figures = [label for timing in TIMING_MODES for label in (f"{OURS}, {timing}", f"{BASELINE}, {timing}", f"ratio, {timing}")]
     for cell, mode in product(CELLS, PASSES):
-        chosen = [row for row in rows if (row.case.cell, row.case.mode) == (cell, mode)]
-        if chosen:
-            parts += [f"### {cell}, {PASSES[mode]}", _table(chosen), _reasons(chosen)]
-    return document(parts)
-
-
-def _table(rows: Sequence[CaseRows]) -> str:
-    figures = [text for way in TIMING_MODES for text in (f"{OURS}, {way}", f"{BASELINE}, {way}", f"ratio, {way}")]
-    lines = [[_shape(row.case), precision_of(row.case), *_figures(row)] for row in rows]
-    return table(("shape", "precision", *figures), lines, figures)
+        if chosen := [row for row in reached if (row.case.cell, row.case.mode) == (cell, mode)]:
+            times = table(("shape", "precision", *figures), [list(_cells(row)) for row in chosen], figures)
+            parts += [f"### {cell}, {PASSES[mode]}", times, "\n".join(_reasons(chosen))]
+    return [Section(document(parts))]
 
 
 def _shape(case: Case) -> str:
     return f"{case.layers} x {case.hidden_size}, B {case.batch}, T {case.steps:,}"
 
 
-def _figures(row: CaseRows) -> Iterator[str]:
-    for way in TIMING_MODES:
-        yield from (significant(time_us[0], 4) if (time_us := row.time_us(name, way)) else "-" for name in NAMES)
-        yield format_ratio(ratio_of(row, way))
+def _cells(row: CaseRows) -> Iterator[str]:
+    yield from (_shape(row.case), precision_of(row.case))
+    for timing in TIMING_MODES:
+        yield from (significant(time_us[0], 4) if (time_us := row.time_us(name, timing)) else "-" for name in NAMES)
+        yield format_ratio(row.ratio(OURS, BASELINE, timing))
 
 
-def ratio_of(row: CaseRows, way: str) -> Ratio | None:
-    """cuDNN's time over persistent_gpu's; None where one of them has none."""
-    return row.ratio(OURS, BASELINE, way)
-
-
-def _reasons(rows: Sequence[CaseRows]) -> str:
+def _reasons(rows: Sequence[CaseRows]) -> Iterator[str]:
     """Each reason once, with what it holds of."""
-    found: dict[tuple[str, str], dict[str, None]] = {}
-    for row, way, name in product(rows, TIMING_MODES, NAMES):
-        if why := row.reason(name, way):
-            found.setdefault((name, why), {})[f"{_shape(row.case)}, {precision_of(row.case)}"] = None
-    return "\n".join(f"- {name}, {escape(_some(list(cases)))}: {escape(why)}" for (name, why), cases in found.items())
-
-
-def _some(cases: Sequence[str], most: int = 4) -> str:
-    rest = len(cases) - most
-    return "; ".join(cases[:most]) + (f" and {rest} more" if rest > 0 else "")
+    missing = [(name, row.reason(name, timing), row.case) for row, timing, name in product(rows, TIMING_MODES, NAMES)]
+    for (name, why), cases in group(((name, why), case) for name, why, case in missing if why).items():
+        labels = [*dict.fromkeys(f"{_shape(case)}, {precision_of(case)}" for case in cases)]
+        more = f" and {len(labels) - _MAX_LABELS} more" if len(labels) > _MAX_LABELS else ""
+        yield f"- {name}, {escape('; '.join(labels[:_MAX_LABELS]) + more)}: {escape(why)}"
 
 
 def summary(rows: Sequence[CaseRows]) -> str:
     """Geometric means and lowest ratios with their bars: over language models and long sequences, and of decoding."""
     lines = []
-    for mode, way, precision in product(PASSES, TIMING_MODES, (ALL, *PRECISIONS)):
-        lowest_bar = LOWEST_BAR if precision == ALL else None
-        group = Group(mode, precision, is_decoding=False)
-        lines.append([str(group) + f", {way}", *group.line(rows, way, MEAN_BARS.get((mode, way, precision)), lowest_bar)])
+    for mode, timing, precision in product(PASSES, TIMING_MODES, (ALL, *PRECISIONS)):
+        mean_bar, lowest_bar = MEAN_BARS.get((mode, timing, precision)), LOWEST_BAR if precision == ALL else None
+        of_mode = Group(mode, precision, is_decoding=False)
+        lines.append([f"{of_mode}, {timing}", *of_mode.line(rows, timing, mean_bar, lowest_bar)])
     decoding = Group("inference", ALL, is_decoding=True)
-    lines += [[f"{decoding}, {way}", *decoding.line(rows, way, None, DECODING_BAR)] for way in TIMING_MODES]
+    lines += [[f"{decoding}, {timing}", *decoding.line(rows, timing, None, DECODING_BAR)] for timing in TIMING_MODES]
     figures = ("rows", "geometric mean", "mean's bar", "mean holds", "lowest", "where", "lowest's bar", "lowest holds")
     return table((f"{BASELINE}'s time over {OURS}'s", *figures), lines)
 
@@ -142,19 +127,19 @@ class Group:
         return (case.mode, is_decoding) == (self.mode, self.is_decoding) and self.precision in (ALL, precision_of(case))
 
     def line(
-        self, rows: Sequence[CaseRows], way: str, mean_bar: MinTarget | None, lowest_bar: MinTarget | None
+        self, rows: Sequence[CaseRows], timing: str, mean_bar: MinTarget | None, lowest_bar: MinTarget | None
     ) -> Iterator[str]:
         """How many cases have a ratio; their mean and the lowest, each with its bar and whether it holds."""
-        found = [(ratio, row) for row in rows if self.has(row.case) and (ratio := ratio_of(row, way))]
-        wanted = sum(map(self.has, origins()))
-        yield f"{len(found)} of {wanted}"
-        if not found:
+        ratios = [(ratio, row) for row in rows if self.has(row.case) and (ratio := row.ratio(OURS, BASELINE, timing))]
+        count = sum(map(self.has, origins()))
+        yield f"{len(ratios)} of {count}"
+        if not ratios:
             yield from ["-"] * 7
             return
-        is_whole = len(found) == wanted
-        mean = mean_ratio([ratio for ratio, _ in found])
+        is_whole = len(ratios) == count
+        mean = mean_ratio([ratio for ratio, _ in ratios])
         yield from (format_ratio(mean), *_verdict(mean_bar, mean, is_whole))
-        ratio, row = min(found, key=lambda one: one[0].ratio)
+        ratio, row = min(ratios, key=lambda pair: pair[0].ratio)
         is_lost = lowest_bar is not None and lowest_bar.is_met(ratio) == NO
         yield from (format_ratio(ratio), escape(str(row.case)), *_verdict(lowest_bar, ratio, is_whole or is_lost))
 

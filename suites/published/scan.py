@@ -18,6 +18,7 @@ from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published.common.bars import MinTarget, Times, format_ratio
+from pytest_ecornn.suites.published.common.item_rows import group
 from pytest_ecornn.suites.published.common.published_page import PublishedPage, Section
 from pytest_ecornn.suites.published.common.report_rows import CALLED, CaseRows, by_case, cases_of
 
@@ -63,7 +64,7 @@ class LengthRows:
     def published_ms(self, name: str) -> float | None:
         """None where none was published."""
         published = origins()[self.case].published
-        return next((one.time_us / 1e3 for one in published if one.system == _SYSTEMS[name]), None)
+        return next((time.time_us / 1e3 for time in published if time.system == _SYSTEMS[name]), None)
 
 
 def rows_of(rows: Sequence[Row]) -> list[LengthRows]:
@@ -83,13 +84,8 @@ def _cases(case: Case) -> dict[str, Case]:
     return {**dict.fromkeys(ON_CPU, case), ON_GPU: on_gpu, **dict.fromkeys(LOGARITHMIC, positive)}
 
 
-def sections(rows: Sequence[Row]) -> Iterator[Section]:
-    lengths = rows_of(rows)
-    yield Section(_render(lengths), charts(lengths))
-
-
-def _render(lengths: Sequence[LengthRows]) -> str:
-    shape = next(iter(origins()))
+def sections(rows: Sequence[Row]) -> list[Section]:
+    lengths, shape = rows_of(rows), next(iter(origins()))
     parts = [
         "## Times over the number of steps",
         f"Forward pass on given pre-activations, {shape.dtype}, B {shape.batch}, H {shape.hidden_size} (which were not "
@@ -103,10 +99,12 @@ def _render(lengths: Sequence[LengthRows]) -> str:
         "that name.",
     ]
     for cell in CELLS:
-        chosen = [length for length in lengths if length.case.cell == cell]
-        if chosen:
-            parts += [f"### {cell}", _table(cell, chosen), _reasons(chosen)]
-    return document([*parts, _targets(lengths)])
+        if chosen := [length for length in lengths if length.case.cell == cell]:
+            missing = ((length.reason(name), name) for length in chosen for name in NAMES)
+            reasons = group((why, name) for why, name in missing if why)
+            listed = "\n".join(f"- {', '.join(dict.fromkeys(names))}: {escape(why)}" for why, names in reasons.items())
+            parts += [f"### {cell}", _table(cell, chosen), listed]
+    return [Section(document([*parts, _targets(lengths)]), charts(lengths))]
 
 
 def _table(cell: str, lengths: Sequence[LengthRows]) -> str:
@@ -134,19 +132,9 @@ def _time(length: LengthRows, name: str) -> str:
     return f"{median} [{low}, {high}]" if time_ms[1] < time_ms[2] else median  # a baseline's without a row of its own
 
 
-def _reasons(lengths: Sequence[LengthRows]) -> str:
-    """Each reason once, with the implementations that it holds of."""
-    of_reason: dict[str, dict[str, None]] = {}
-    for length in lengths:
-        for name in NAMES:
-            if why := length.reason(name):
-                of_reason.setdefault(why, {})[name] = None
-    return "\n".join(f"- {', '.join(names)}: {escape(why)}" for why, names in of_reason.items())
-
-
 def _targets(lengths: Sequence[LengthRows]) -> str:
     lines = [
-        [f"{length.case.cell}, {length.case.steps:,} steps", format_ratio(ratio), str(BAR), BAR.is_met(ratio)]
+        [f"{length.case.cell}, {length.case.steps:,} steps", *BAR.cells(ratio)]
         for length in lengths
         if length.case.steps == BAR_STEPS and (ratio := length.cpu_over_gpu)
     ]
@@ -158,26 +146,18 @@ def charts(lengths: Sequence[LengthRows]) -> dict[str, str]:
     plots, shape = {}, next(iter(origins()))
     sizes = f"{shape.dtype}, B {shape.batch}, H {shape.hidden_size}"
     for cell in CELLS:
-        chosen = [length for length in lengths if length.case.cell == cell]
-        measured = [_measured(chosen, name, colour) for colour, name in enumerate(NAMES, 1)]
+        chosen = {length.case.steps: length for length in lengths if length.case.cell == cell}
+        measured, published = [], []
+        for colour, name in enumerate(NAMES, 1):
+            times_ms = {steps: length.time_ms(name) for steps, length in chosen.items()}
+            measured.append(Line(name, [(steps, time_ms[0]) for steps, time_ms in times_ms.items() if time_ms], colour))
+        for colour, name in enumerate(TIMED, 1):
+            points = [(steps, time_ms) for steps, length in chosen.items() if (time_ms := length.published_ms(name))]
+            published.append(Line(f"{name}, published", points, colour, is_dashed=True))
         if any(line.points for line in measured):
-            plots[f"scan_{cell}.svg"] = log_plot(
-                f"{cell}, forward, {sizes}; dashed: {_PUBLISHED_ON}, shape not known",
-                "time steps",
-                "time of a call, ms",
-                [*measured, *(_published(chosen, name, colour) for colour, name in enumerate(TIMED, 1))],
-            ).document()
+            title = f"{cell}, forward, {sizes}; dashed: {_PUBLISHED_ON}, shape not known"
+            plots[f"scan_{cell}.svg"] = log_plot(title, "time steps", "time of a call, ms", measured + published).document()
     return plots
-
-
-def _measured(lengths: Sequence[LengthRows], name: str, colour: int) -> Line:
-    times_ms = ((length.case.steps, length.time_ms(name)) for length in lengths)
-    return Line(name, [(steps, time_ms[0]) for steps, time_ms in times_ms if time_ms], colour)
-
-
-def _published(lengths: Sequence[LengthRows], name: str, colour: int) -> Line:
-    times_ms = ((length.case.steps, length.published_ms(name)) for length in lengths)
-    return Line(f"{name}, published", [(steps, time_ms) for steps, time_ms in times_ms if time_ms], colour, is_dashed=True)
 
 
 # A loop over the most steps is no row: none was published, and it takes minutes.

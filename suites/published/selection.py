@@ -51,11 +51,7 @@ def measure(
             return first
         return selection_tables.measure(problem, torch.device(device), confidence, _AGAIN * selection_tables.ROUNDS)
 
-    return measure_rest(todo, earlier, lambda row: row.problem, deadline, row, _without_times)
-
-
-def _without_times(problem: SelectionProblem, why: str) -> SelectionRow:
-    return SelectionRow(problem, refusals={"all": why})
+    return measure_rest(todo, earlier, deadline, row, lambda problem, why: SelectionRow(problem, refusals={"all": why}))
 
 
 def looks_slow(row: SelectionRow) -> bool:
@@ -82,15 +78,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--seed", type=int, default=_SEED, help="of the drawn problems")
     add("--count", type=int, default=_COUNT, help="number of drawn problems")
     add("--compile-only", metavar="K/N", help="run each backend of every N-th problem once, from the K-th, and time nothing")
-    given = options.parse_known_args(arguments)[0]
-    todo = selected(given.sets, given.seed, given.count)
-    if not given.compile_only:
-        return make_plan(todo, given.device).main(__doc__, arguments, options)
-    first, step = map(int, given.compile_only.split("/"))
+    parsed = options.parse_known_args(arguments)[0]
+    todo = selected(parsed.sets, parsed.seed, parsed.count)
+    if not parsed.compile_only:
+        return make_plan(todo, parsed.device).main(__doc__, arguments, options)
+    first, step = map(int, parsed.compile_only.split("/"))
     deadline = time.monotonic() + _SECONDS
     for problem in todo[first::step]:
         if time.monotonic() < deadline:
-            selection_tables.run_once(problem, torch.device(given.device))
+            selection_tables.run_once(problem, torch.device(parsed.device))
     return 0
 
 

@@ -15,7 +15,8 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published.common.bars import MinTarget, Times, format_ratio
+from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
+from pytest_ecornn.suites.published.common.item_rows import group
 from pytest_ecornn.suites.published.common.published_page import PublishedPage, Section
 from pytest_ecornn.suites.published.common.report_rows import CALLED, REPLAYED, CaseRows, by_case, cases_of, without_numbers
 
@@ -49,10 +50,10 @@ def key_of(case: Case) -> tuple[int, int, float, str]:
     return case.hidden_size, case.batch, case.density, case.dtype
 
 
-def fastest_baseline(row: CaseRows, way: str = REPLAYED) -> tuple[str, Ratio] | None:
+def fastest_baseline(row: CaseRows, timing_mode: str = REPLAYED) -> tuple[str, Ratio] | None:
     """The fastest baseline, and its time over ours with its interval; None where there is no such."""
-    ratios = [(name, ratio) for name in BASELINES if (ratio := row.ratio(OURS, name, way))]
-    return min(ratios, key=lambda one: one[1].ratio) if ratios else None
+    ratios = [(name, ratio) for name in BASELINES if (ratio := row.ratio(OURS, name, timing_mode))]
+    return min(ratios, key=lambda pair: pair[1].ratio) if ratios else None
 
 
 def speedup_over_dense(row: CaseRows) -> Ratio | None:
@@ -60,12 +61,10 @@ def speedup_over_dense(row: CaseRows) -> Ratio | None:
     return row.ratio(OURS, DENSE, REPLAYED)
 
 
-def sections(rows: Sequence[Row]) -> Iterator[Section]:
-    yield Section(_render(list(rows_of(rows).values())))
-
-
-def _render(rows: Sequence[CaseRows]) -> str:
-    measured = [row for row in rows if any(row.time_us(name, REPLAYED) for name in NAMES)]
+def sections(rows: Sequence[Row]) -> list[Section]:
+    reached = list(rows_of(rows).values())
+    measured = [row for row in reached if any(row.time_us(name, REPLAYED) for name in NAMES)]
+    header = ("H", "B", "density", *NAMES, "best", "over it", "over it, as called", "paper")
     parts = [
         "## Beside dense layers and cuSPARSE",
         f"rnn_tanh, T {STEPS}, {INPUTS} inputs, forward: us a step, the input product among them, from CUDA graphs that take "
@@ -73,31 +72,21 @@ def _render(rows: Sequence[CaseRows]) -> str:
         f"{', '.join(BASELINES)}, and its time over {OURS}'s with its interval, "
         "replayed and, of some cases, as called. Paper: its figure over the next best, on "
         "the chips of its time. What fails its comparison with the float64 reference is wrong and has no time.",
-        targets(rows),
+        targets(reached),
     ]
     for dtype in DTYPES:
-        chosen = sorted((row for row in measured if row.case.dtype == dtype), key=lambda row: key_of(row.case))
-        if chosen:
-            parts += [f"### {dtype}", _table(chosen)]
-    return document([*parts, "### Where the dense kernel takes over", crossovers(measured), _missing(rows)])
-
-
-def _table(rows: Sequence[CaseRows]) -> str:
-    names = ("H", "B", "density", *NAMES, "best", "over it", "over it, as called", "paper")
-    return table(names, [list(_figures(row)) for row in rows], names[3:])
+        if chosen := sorted((row for row in measured if row.case.dtype == dtype), key=lambda row: key_of(row.case)):
+            parts += [f"### {dtype}", table(header, [list(_figures(row)) for row in chosen], header[3:])]
+    return [Section(document([*parts, "### Where the dense kernel takes over", crossovers(measured), _missing(reached)]))]
 
 
 def _figures(row: CaseRows) -> Iterator[str]:
     hidden, batch, density, _ = key_of(row.case)
     yield from (f"{hidden:,}", str(batch), f"{density:.0%}")
-    yield from (_step_us(row.time_us(name, REPLAYED)) for name in NAMES)
+    yield from (significant(time_us[0] / STEPS) if (time_us := row.time_us(name, REPLAYED)) else "-" for name in NAMES)
     best, called = fastest_baseline(row), fastest_baseline(row, CALLED)
     yield from (best[0] if best else "-", format_ratio(best and best[1]), format_ratio(called and called[1]))
     yield PAPER.get(key_of(row.case), "-")
-
-
-def _step_us(time_us: Times | None) -> str:
-    return significant(time_us[0] / STEPS, 3) if time_us else "-"
 
 
 def targets(rows: Sequence[CaseRows]) -> str:
@@ -105,38 +94,29 @@ def targets(rows: Sequence[CaseRows]) -> str:
     lines, by_key = [], {key_of(row.case): row for row in rows}
     for key, bar in BARS.items():
         best = fastest_baseline(by_key[key]) if key in by_key else None
-        lines.append(_line(f"H {key[0]:,}, B {key[1]}, {key[2]:.0%}, {key[3]}: over the best", bar, best and best[1], ""))
-    usual = [row for row in rows if row.case.batch <= 16]
-    over_best = [(row, best[1]) for row in usual if (best := fastest_baseline(row))]
+        label = f"H {key[0]:,}, B {key[1]}, {key[2]:.0%}, {key[3]}: over the best"
+        lines.append([label, *bar.cells(best and best[1]), ""])
+    over_best = [(row, best[1]) for row in rows if row.case.batch <= 16 and (best := fastest_baseline(row))]
     lines.append(_lowest_line("lowest over the best, B to 16", LOWEST_BAR, over_best))
     sparse = [(row, ratio) for row in rows if row.case.density <= 0.1 and (ratio := speedup_over_dense(row))]
     lines.append(_lowest_line(f"lowest over {DENSE}, density to 10 %", DENSE_BAR, sparse))
     for row in rows:
         hidden, batch, *kind = key_of(row.case)
         if hidden >= LARGE and kind == [0.1, "float16"] and (ratio := row.ratio(OURS, CUDNN, REPLAYED)):
-            lines.append(_line(f"H {hidden:,}, B {batch}, 10 %, float16: over {CUDNN}", LARGE_BAR, ratio, ""))
+            lines.append([f"H {hidden:,}, B {batch}, 10 %, float16: over {CUDNN}", *LARGE_BAR.cells(ratio), ""])
     return table(("figure", "found", "bar", "holds", "where"), lines)
 
 
-def _line(what: str, bar: MinTarget, ratio: Ratio | None, where: str) -> list[str]:
-    return [what, format_ratio(ratio), str(bar), bar.is_met(ratio) if ratio else "-", where]
-
-
-def _lowest_line(what: str, bar: MinTarget, found: Sequence[tuple[CaseRows, Ratio]]) -> list[str]:
-    if not found:
-        return _line(what, bar, None, "")
-    row, ratio = min(found, key=lambda one: one[1].ratio)
-    return _line(what, bar, ratio, escape(str(row.case)))
+def _lowest_line(label: str, bar: MinTarget, ratios: Sequence[tuple[CaseRows, Ratio]]) -> list[str]:
+    lowest = min(ratios, key=lambda pair: pair[1].ratio, default=None)
+    return [label, *bar.cells(lowest and lowest[1]), escape(str(lowest[0].case)) if lowest else ""]
 
 
 def crossovers(rows: Sequence[CaseRows]) -> str:
     """The density at which persistent_gpu, with the zeros stored, is as fast, for each H, B and type."""
-    found: dict[tuple[int, int, str], list[tuple[float, float]]] = {}
-    for row in rows:
-        hidden, batch, density, dtype = key_of(row.case)
-        if ratio := speedup_over_dense(row):
-            found.setdefault((hidden, batch, dtype), []).append((density, ratio.ratio))
-    lines = [[f"{hidden:,}", str(batch), dtype, crossover(points)] for (hidden, batch, dtype), points in sorted(found.items())]
+    ratios = ((row.case, ratio.ratio) for row in rows if (ratio := speedup_over_dense(row)))
+    points = group(((case.hidden_size, case.batch, case.dtype), (case.density, ratio)) for case, ratio in ratios)
+    lines = [[f"{hidden:,}", str(batch), dtype, crossover(line)] for (hidden, batch, dtype), line in sorted(points.items())]
     return table(("H", "B", "type", "density"), lines)
 
 
@@ -155,14 +135,10 @@ def _missing(rows: Sequence[CaseRows]) -> str:
     """How many rows there are, and why others have no time, each reason once, whatever its numbers."""
     own = [row for row in rows if row.time_us(OURS, REPLAYED)]
     lines = [f"{OURS} ran {len(own)} of the {len(rows)} cases that were reached, of {len(origins())} in all."]
-    reasons: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for name in NAMES:
-        for row in rows if name == OURS else own:
-            if why := row.reason(name, REPLAYED):
-                reasons.setdefault((name, without_numbers(why)), []).append((str(row.case), why))
-    lines += [
-        f"{name}, {len(some)} cases, as {escape(some[0][0])}: {escape(some[0][1])}" for (name, _), some in reasons.items()
-    ]
+    missing = [(name, row.reason(name, REPLAYED), row) for name in NAMES for row in (rows if name == OURS else own)]
+    reasons = group(((name, without_numbers(why)), (row.case, why)) for name, why, row in missing if why)
+    for (name, _), [(case, why), *others] in reasons.items():
+        lines.append(f"{name}, {1 + len(others)} cases, as {escape(case)}: {escape(why)}")
     return "\n".join(f"- {line}" for line in lines)
 
 

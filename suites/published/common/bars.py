@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, fsum, log
+from statistics import geometric_mean
 
 from pytest_ecornn.results.formatting import ratio_interval
 from pytest_ecornn.results.statistics import Ratio
@@ -13,17 +13,10 @@ YES, NO, UNCLEAR = "yes", "no", "unclear"  # the bar lies within the interval
 Times = tuple[float, float, float]  # median, low, high
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Raises ValueError for none, and for a value not above 0."""
-    if not values or min(values) <= 0:
-        raise ValueError(f"expected values above 0, got {list(values)}")
-    return exp(fsum(map(log, values)) / len(values))
-
-
 def mean_ratio(ratios: Sequence[Ratio]) -> Ratio:
     """Geometric, its bounds those of the bounds: wider than its interval, as not all ratios are off the same way."""
-    middles, lows, highs = zip(*((one.ratio, one.low, one.high) for one in ratios), strict=True)
-    return Ratio(*(geometric_mean(values) for values in (middles, lows, highs)))
+    bounds = zip(*((ratio.ratio, ratio.low, ratio.high) for ratio in ratios), strict=True)
+    return Ratio(*map(geometric_mean, bounds))
 
 
 @dataclass(frozen=True)
@@ -36,9 +29,11 @@ class MinTarget:
         return f"at least {self.limit:.3g}"
 
     def is_met(self, ratio: Ratio) -> str:
-        if ratio.low >= self.limit:
-            return YES
-        return NO if ratio.high < self.limit else UNCLEAR
+        return YES if ratio.low >= self.limit else NO if ratio.high < self.limit else UNCLEAR
+
+    def cells(self, ratio: Ratio | None) -> tuple[str, str, str]:
+        """Cells of a table: the ratio, the bar, and whether it holds."""
+        return format_ratio(ratio), str(self), self.is_met(ratio) if ratio else "-"
 
 
 @dataclass(frozen=True)
@@ -50,12 +45,9 @@ class MaxTarget:
     def __str__(self) -> str:
         return f"at most {self.limit:.3g}"
 
-    def is_met(self, found: Times) -> str:
-        """found: the figure and its interval."""
-        _, low, high = found
-        if high <= self.limit:
-            return YES
-        return NO if low > self.limit else UNCLEAR
+    def is_met(self, figure: Times) -> str:
+        _, low, high = figure
+        return YES if high <= self.limit else NO if low > self.limit else UNCLEAR
 
 
 def format_ratio(ratio: Ratio | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -21,20 +21,16 @@ Build = Callable[[ImplementationInfo, Case], tuple[Candidate, list[TensorCheck]]
 
 
 @cache
-def _found() -> dict[str, ImplementationInfo]:
+def _implementations() -> dict[str, ImplementationInfo]:
     return discover([])
 
 
-def prepared(case: Case, names: Sequence[str], build: Build = build_and_compare) -> dict[str, Candidate | str]:
-    """Returns by name a candidate that passed, WRONG, or why it does not run the case. Prints each failure in full."""
-    return {name: _prepared(name, case, build) for name in names}
-
-
-def _prepared(name: str, case: Case, build: Build) -> Candidate | str:
-    if name not in _found():
+def prepare(case: Case, name: str, build: Build = build_and_compare) -> Candidate | str:
+    """Returns a candidate that passed, WRONG, or why it does not run the case. Prints a failure in full."""
+    if name not in _implementations():
         return "absent from this version"
     try:
-        candidate, comparisons = build(_found()[name], case)
+        candidate, comparisons = build(_implementations()[name], case)
         message = failure_message(candidate.name, candidate.case, comparisons)
         return _print_failure(message) if message else candidate
     except (SkipCheck, Unsupported) as error:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import ratio_interval
 from pytest_ecornn.suites.published.common.bars import MaxTarget, Times
-from pytest_ecornn.suites.published.common.item_rows import measure_each
+from pytest_ecornn.suites.published.common.item_rows import list_reasons, measure_each
 
 Item = TypeVar("Item")
 
@@ -56,11 +56,11 @@ def render_rows(rows: Sequence[Row]) -> str:
     """A table of the figures, and a list of the reasons."""
     header = ("what", "case", "measured", "unit", "bar", "holds")
     lines = [[escape(row.what), escape(row.case), *_cells(row)] for row in rows if not row.reason]
-    reasons = "\n".join(f"- {escape(row.label)}: {escape(row.reason)}" for row in rows if row.reason)
-    return document([table(header, lines, header[2:3]) if lines else "", reasons]).strip()
+    return document([table(header, lines, header[2:3]) if lines else "", list_reasons(rows)]).strip()
 
 
 def _cells(row: Row) -> Iterator[str]:
-    assert row.found is not None
-    yield from (ratio_interval(*row.found) if row.found[1] < row.found[2] else f"{row.found[0]:.3g}", row.unit)
-    yield from (str(row.bar), row.bar.is_met(row.found)) if row.bar else ("-", "-")
+    figure = row.found
+    assert figure
+    yield from (ratio_interval(*figure) if figure[1] < figure[2] else f"{figure[0]:.3g}", row.unit)
+    yield from (str(row.bar), row.bar.is_met(figure)) if row.bar else ("-", "-")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from pytest_ecornn.reporting.markdown_syntax import escape
 from pytest_ecornn.system.error_line import error_line
 
 NOT_REACHED = "not reached in the time allowed"  # the reason where a part's time was over before
@@ -17,6 +18,12 @@ OUT_OF_MEMORY = torch.OutOfMemoryError.__name__  # in the reason where a device'
 _IMPLEMENTATIONS = "pytest_ecornn.implementations"
 Item = TypeVar("Item")
 Row = TypeVar("Row")
+Key = TypeVar("Key")
+
+
+def item_of(row: Any) -> Any:
+    """A row's first field."""
+    return next(iter(vars(row).values()))
 
 
 class ItemRow:
@@ -24,7 +31,12 @@ class ItemRow:
 
     @property
     def label(self) -> str:
-        return str(next(iter(vars(self).values())))
+        return str(item_of(self))
+
+
+def list_reasons(rows: Iterable[Any]) -> str:
+    """A Markdown list of the rows that have only a reason."""
+    return "\n".join(f"- {escape(row.label)}: {escape(row.reason)}" for row in rows if row.reason)
 
 
 class Unavailable(Exception):
@@ -44,9 +56,15 @@ def import_optional(module: str, name: str) -> Any:
 
 def reason(error: BaseException) -> str:
     """An exception in one line, as a table's cell has it."""
-    if isinstance(error, Unavailable):
-        return str(error)
-    return error_line(error, 160)
+    return str(error) if isinstance(error, Unavailable) else error_line(error, 160)
+
+
+def group(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
+    """The items of each key, in the order in which they come: which rows have a reason, to say it once."""
+    groups: dict[Key, list[Item]] = {}
+    for key, item in pairs:
+        groups.setdefault(key, []).append(item)
+    return groups
 
 
 def measure_each(
@@ -67,14 +85,14 @@ def measure_each(
 def measure_rest(
     items: Iterable[Item],
     earlier: Sequence[Row],
-    item_of: Callable[[Row], Item | None],
     deadline: float,
     row: Callable[[Item], Row],
     without: Callable[[Item, str], Row],
+    item_of: Callable[[Row], Item | None] = item_of,
 ) -> Iterator[Row]:
     """Earlier rows, then those of the items that none of them is of, as `measure_each` makes them."""
     yield from earlier
-    measured = {item_of(one) for one in earlier}
+    measured = {*map(item_of, earlier)}
     yield from measure_each([item for item in items if item not in measured], deadline, row, without)
 
 

@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 from pytest_ecornn.contract import MODES, Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, significant
-from pytest_ecornn.suites.published.common.candidates import call_of, prepared
+from pytest_ecornn.suites.published.common.candidates import call_of, prepare
 from pytest_ecornn.suites.published.common.item_rows import measure_each, reason
 
 Kind = Literal["product", "scan", "pointwise", "other"]
@@ -97,14 +97,18 @@ def measure(deadline: float) -> Iterator[Row]:
 
 
 def _row(mode: str, name: str) -> Row:
-    candidate = prepared(replace(CASE, mode=mode), [name])[name]
-    if isinstance(candidate, str):
+    if isinstance(candidate := prepare(replace(CASE, mode=mode), name), str):
         return Row(mode, name, reason=candidate)
+    with torch.set_grad_enabled(candidate.case.training):
+        return Row(mode, name, *try_breakdown(call_of(candidate)))
+
+
+def try_breakdown(call: Callable[[], Any]) -> tuple[Breakdown | None, str]:
+    """The breakdown of a call, or why it was not profiled."""
     try:
-        with torch.set_grad_enabled(candidate.case.training):
-            return Row(mode, name, breakdown(profiled(call_of(candidate))))
+        return breakdown(profiled(call)), ""
     except (OSError, RuntimeError, ValueError, KeyError) as error:
-        return Row(mode, name, reason=f"not profiled: {reason(error)}")
+        return None, f"not profiled: {reason(error)}"
 
 
 def profiled(call: Callable[[], Any]) -> list[dict[str, Any]]:
@@ -145,13 +149,13 @@ def breakdown(events: Iterable[Mapping[str, Any]]) -> Breakdown:
 
 def _outermost(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Without those within another on the same thread: the runtime's launch calls the driver's."""
-    found: list[Mapping[str, Any]] = []
+    outermost: list[Mapping[str, Any]] = []
     ends: dict[Any, float] = {}
-    for event in sorted(events, key=lambda one: (one["ts"], -one["dur"])):
+    for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
         if event["ts"] >= ends.get(event.get("tid"), float("-inf")):
-            found.append(event)
+            outermost.append(event)
             ends[event.get("tid")] = event["ts"] + event["dur"]
-    return found
+    return outermost
 
 
 def _gaps_us(intervals: Iterable[tuple[float, float]]) -> float:
@@ -171,25 +175,19 @@ def render(rows: Sequence[Row]) -> str:
     header = ("call", "implementation", *figures, PAPER_COLUMN)
     of_cudnn = {row.mode: row.found for row in rows if row.name == "cudnn"}
     lines = [[row.mode, row.name, *_figures(row, of_cudnn.get(row.mode)), PAPER.get(row.name, "-")] for row in rows]
-    reasons = [f"- {row.name}, {row.mode}: {escape(row.reason)}" for row in rows if row.found is None]
-    return document(
-        [
-            "## Launches and kernels of one call",
-            f"LSTM of {CASE.layers} layers, batch {CASE.batch}, hidden size {CASE.hidden_size}, {CASE.steps} steps, float32.",
-            table(header, lines, figures),
-            "From one profiled call; the profiler itself lengthens every launch and gap. A launch is a call of the runtime or "
-            "the driver that launches a kernel or a graph, not a copy; times on the device are sums over kernels, which "
-            "overlap where streams do; gaps are when nothing ran.",
-            "\n".join(reasons),
-        ]
+    reasons = "\n".join(f"- {row.name}, {row.mode}: {escape(row.reason)}" for row in rows if row.found is None)
+    sizes = f"LSTM of {CASE.layers} layers, batch {CASE.batch}, hidden size {CASE.hidden_size}, {CASE.steps} steps, float32."
+    note = (
+        "From one profiled call; the profiler itself lengthens every launch and gap. A launch is a call of the runtime or the "
+        "driver that launches a kernel or a graph, not a copy; times on the device are sums over kernels, which overlap where "
+        "streams do; gaps are when nothing ran."
     )
+    return document(["## Launches and kernels of one call", sizes, table(header, lines, figures), note, reasons])
 
 
 def _figures(row: Row, cudnn: Breakdown | None) -> list[str]:
-    if (found := row.found) is None:
+    if (call := row.found) is None:
         return ["-"] * 9
-    times = map(partial(significant, digits=4), (found.product_us, found.pointwise_us, found.other_us, found.gaps_us))
-    over = significant(found.launch_us / cudnn.launch_us) if cudnn and cudnn.launch_us else "-"
-    return [
-        str(found.launches), significant(found.launch_us), over, str(found.kernels), *times, percent(found.product_share)
-    ]  # fmt: skip
+    times = map(partial(significant, digits=4), (call.product_us, call.pointwise_us, call.other_us, call.gaps_us))
+    over = significant(call.launch_us / cudnn.launch_us) if cudnn and cudnn.launch_us else "-"
+    return [str(call.launches), significant(call.launch_us), over, str(call.kernels), *times, percent(call.product_share)]

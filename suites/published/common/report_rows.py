@@ -42,7 +42,7 @@ def without_numbers(reason: str) -> str:
 class CaseRows:
     """The timed or refused rows of one case by implementation. names: of those that a page shows.
 
-    A time, ratio or reason is as called or from graph replay, as its `way` says; by the case's own `way` where that is empty.
+    A time, ratio or reason is of a `timing_mode`, as called or from graph replay; of the case's own where that is empty.
     """
 
     case: Case
@@ -50,43 +50,43 @@ class CaseRows:
     rows: Mapping[str, Row]
 
     @cached_property
-    def way(self) -> str:
+    def timing_mode(self) -> str:
         """Graph replay, or as called where that has times of more implementations."""
-        return max(reversed(TIMING_MODES), key=lambda way: sum(self.time_us(name, way) is not None for name in self.names))
+        return max(reversed(TIMING_MODES), key=lambda mode: sum(self.time_us(name, mode) is not None for name in self.names))
 
     @property
     def is_timed(self) -> bool:
         return any(self.time_us(name) for name in self.names)
 
-    def time_us(self, name: str, way: str = "") -> Times | None:
+    def time_us(self, name: str, timing_mode: str = "") -> Times | None:
         """Median, low and high; of a baseline without a row of its own the median alone. None where there is no time."""
-        if timing := self._timing(name, way):
+        if timing := self._timing(name, timing_mode):
             return timing.time_us, timing.low_us, timing.high_us
-        against = (one for other in self.rows for one in self._against(other, way) if one.baseline == name)
-        return next(((one.time_us, one.time_us, one.time_us) for one in against), None)
+        against = (ratios[name] for other in self.rows if name in (ratios := self._against(other, timing_mode)))
+        return next(((ratio.time_us,) * 3 for ratio in against), None)
 
-    def ratio(self, name: str, baseline: str, way: str = "") -> Ratio | None:
+    def ratio(self, name: str, baseline: str, timing_mode: str = "") -> Ratio | None:
         """The baseline's time over that of `name`: over 1 `name` is faster. None where one has no time."""
-        ratios = (one for one in self._against(name, way) if one.baseline == baseline)
-        return next((Ratio(1 / one.ratio, 1 / one.high, 1 / one.low) for one in ratios), None)
+        against = self._against(name, timing_mode).get(baseline)
+        return Ratio(1 / against.ratio, 1 / against.high, 1 / against.low) if against else None
 
-    def reason(self, name: str, way: str = "") -> str:
+    def reason(self, name: str, timing_mode: str = "") -> str:
         """Why `name` has no time: its own row's reason, or what any row of the case notes of it; empty where it has one."""
-        if self.time_us(name, way):
+        if self.time_us(name, timing_mode):
             return ""
         if name in self.rows and (reason := self.rows[name].reason.partition(AGAIN)[0]):
             return reason
         notes = (note for row in self.rows.values() for note in row.notes.split("; "))
-        found = (match[1] for note in notes if (match := re.match(rf"(?:{_MISSING}) {re.escape(name)}: (.*)", note)))
-        return next(found, "")
+        reasons = (match[1] for note in notes if (match := re.match(rf"(?:{_MISSING}) {re.escape(name)}: (.*)", note)))
+        return next(reasons, "")
 
-    def _timing(self, name: str, way: str) -> Timing | None:
+    def _timing(self, name: str, timing_mode: str) -> Timing | None:
         row = self.rows.get(name)
-        return None if row is None else row.timing if (way or self.way) == CALLED else row.replay
+        return None if row is None else row.timing if (timing_mode or self.timing_mode) == CALLED else row.replay
 
-    def _against(self, name: str, way: str) -> list[BaselineRatio]:
-        timing = self._timing(name, way)
-        return timing.against if timing else []
+    def _against(self, name: str, timing_mode: str) -> dict[str, BaselineRatio]:
+        timing = self._timing(name, timing_mode)
+        return {ratio.baseline: ratio for ratio in timing.against} if timing else {}
 
 
 def by_case(rows: Iterable[Row], cases: Iterable[Case], names: Sequence[str]) -> dict[Case, CaseRows]:

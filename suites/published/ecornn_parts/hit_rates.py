@@ -94,16 +94,8 @@ def _last_line(text: str) -> str:
 
 def render(rows: Sequence[Row]) -> str:
     header = ("product", "hit rate", "kernel", PAPER_COLUMN)
-    lines = [[PRODUCTS[row.layout], *_figures(row), PAPER[row.layout]] for row in rows]
-    return document(
-        [
-            "## Hit rates of the product",
-            f"L2 hit rate of {describe(PUBLISHED)} in float32, by Nsight Compute, for one product with cold caches.",
-            table(header, lines, ("hit rate",)),
-            "\n".join(f"- {PRODUCTS[row.layout]}: {escape(row.reason)}" for row in rows if row.percent is None),
-        ]
-    )
-
-
-def _figures(row: Row) -> tuple[str, str]:
-    return ("-", "-") if row.percent is None else (f"{significant(row.percent)} %", escape(row.kernel))
+    figures = [("-", "-") if row.percent is None else (f"{significant(row.percent)} %", escape(row.kernel)) for row in rows]
+    lines = [[PRODUCTS[row.layout], *cells, PAPER[row.layout]] for row, cells in zip(rows, figures, strict=True)]
+    text = f"L2 hit rate of {describe(PUBLISHED)} in float32, by Nsight Compute, for one product with cold caches."
+    reasons = "\n".join(f"- {PRODUCTS[row.layout]}: {escape(row.reason)}" for row in rows if row.percent is None)
+    return document(["## Hit rates of the product", text, table(header, lines, ("hit rate",)), reasons])

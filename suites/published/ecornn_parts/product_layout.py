@@ -20,7 +20,7 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.published.common.bars import format_ratio
-from pytest_ecornn.suites.published.common.item_rows import measure_each
+from pytest_ecornn.suites.published.common.item_rows import list_reasons, measure_each
 from pytest_ecornn.suites.published.common.launches import PAPER_COLUMN
 
 SHAPES = ((64, 512), (32, 650), (32, 200), (20, 1500), (64, 1500))  # batch, hidden size
@@ -89,20 +89,16 @@ def _arm(products: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Arm:
 def render(rows: Sequence[Row]) -> str:
     figures = ("X W^T, us", "W X^T, us", "X W^T over W X^T")
     lines = [[describe(row.shape), row.dtype, *_figures(row)] for row in rows]
-    return document(
-        [
-            "## Layout of the product",
-            table(("product", "type", *figures, PAPER_COLUMN), lines, figures),
-            f"Each time is a product's share of the replay of a CUDA graph of {_PRODUCTS}, which rotate over {_OPERANDS} X and "
-            "outputs while W stays, as in the steps of a sequence; the two layouts alternate in one run; brackets: 99 %.",
-            "\n".join(f"- {escape(row.label)}: {escape(row.reason)}" for row in rows if row.ratio is None),
-        ]
+    times = table(("product", "type", *figures, PAPER_COLUMN), lines, figures)
+    note = (
+        f"Each time is a product's share of the replay of a CUDA graph of {_PRODUCTS}, which rotate over {_OPERANDS} X and "
+        "outputs while W stays, as in the steps of a sequence; the two layouts alternate in one run; brackets: 99 %."
     )
+    return document(["## Layout of the product", times, note, list_reasons(rows)])
 
 
 def _figures(row: Row) -> Iterator[str]:
-    has_times = row.ratio is not None
-    yield from (significant(one) if has_times else "-" for one in (row.row_major_us, row.transposed_us))
+    yield from map(significant, (row.row_major_us, row.transposed_us)) if row.ratio else ("-", "-")
     yield format_ratio(row.ratio)
     yield PAPER if (row.shape, row.dtype) == (PUBLISHED, DTYPES[0]) else "-"
 

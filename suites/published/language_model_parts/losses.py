@@ -91,7 +91,7 @@ def measure_curves(
         return CurveRow(sizes, corpus.source, dict.fromkeys(ARMS, Curve(reason=why)))
 
     row = partial(_curve_row, corpus=corpus, device=torch.device(device))
-    return measure_rest(make(corpus, 0.0), earlier, partial(_sizes_of, corpus), deadline, row, without)
+    return measure_rest(make(corpus, 0.0), earlier, deadline, row, without, partial(_sizes_of, corpus))
 
 
 def _sizes_of(corpus: Corpus, row: ModelRow) -> ModelSizes | None:
@@ -110,13 +110,10 @@ def _curve_row(sizes: ModelSizes, corpus: Corpus, device: torch.device) -> Curve
 
     yardstick = curve(YARDSTICK)
     eps = precision_eps(sizes.layer_sizes(str(device)).case)
-    limits = (
-        RMS_FACTOR * yardstick.rms + RMS_FLOOR * eps / len(exact) ** 0.5,
-        MAX_FACTOR * yardstick.maximum + MAX_FLOOR * eps,
-    )
+    rms_limit = RMS_FACTOR * yardstick.rms + RMS_FLOOR * eps / len(exact) ** 0.5
     curves, reasons = attempt_each(ARMS, curve)
     arms = {name: curves[name] if name in curves else Curve(reason=reasons[name]) for name in ARMS}
-    return CurveRow(sizes, corpus.source, arms, limits)
+    return CurveRow(sizes, corpus.source, arms, (rms_limit, MAX_FACTOR * yardstick.maximum + MAX_FLOOR * eps))
 
 
 def measure_seeds(
@@ -129,7 +126,7 @@ def measure_seeds(
         return SeedRow(sizes, corpus.source, {}, dict.fromkeys(ARMS, why))
 
     row = partial(_seed_row, corpus=corpus, device=torch.device(device))
-    return measure_rest(make(corpus, 0.5), earlier, partial(_sizes_of, corpus), deadline, row, without)
+    return measure_rest(make(corpus, 0.5), earlier, deadline, row, without, partial(_sizes_of, corpus))
 
 
 def _seed_row(sizes: ModelSizes, corpus: Corpus, device: torch.device) -> SeedRow:
@@ -166,7 +163,7 @@ def _curve_line(row: CurveRow, name: str) -> list[str]:
     if curve.reason:
         return [row.label, name, *["-"] * 5, escape(curve.reason)]
     figures = (curve.rms, row.limits[0], curve.maximum, row.limits[1])
-    return [row.label, name, f"{curve.last:.4f}", *(f"{one:.2g}" for one in figures), "yes" if row.agrees(name) else "no"]
+    return [row.label, name, f"{curve.last:.4f}", *map("{:.2g}".format, figures), "yes" if row.agrees(name) else "no"]
 
 
 def render_seeds(rows: Sequence[SeedRow]) -> str:

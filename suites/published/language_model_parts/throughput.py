@@ -21,7 +21,7 @@ from pytest_ecornn.reporting.pictures.page import MARGIN, page
 from pytest_ecornn.results.formatting import ratio_interval, significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.bars import MinTarget, Times, format_ratio
-from pytest_ecornn.suites.published.common.item_rows import attempt_each, measure_rest
+from pytest_ecornn.suites.published.common.item_rows import attempt_each, group, measure_rest
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE, DEFAULT, NONE, OURS
 from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, Corpus, ModelSizes, Training
 
@@ -39,7 +39,7 @@ _OVER_CUDNN, _OVER_DEFAULT = 1.5, 3.0  # of EcoRNN, figure 4: up to
 _CHARTED = (DEFAULT, BASELINE, *OURS)
 _LARGE = 30_000  # words
 _LARGE_TARGET = MinTarget(1.25)
-# By H, way and precision, of auto over the baseline with a vocabulary below _LARGE.
+# By H, kind of steps and precision, of auto over the baseline with a vocabulary below _LARGE.
 _TARGETS = {
     (650, EAGER, "float32"): MinTarget(1.7), (650, EAGER, "tf32"): MinTarget(1.6), (650, EAGER, "bfloat16"): MinTarget(1.6),
     **{(200, EAGER, precision): MinTarget(1.8) for precision in ("float32", "tf32", "bfloat16")},
@@ -55,7 +55,7 @@ _MAX_TICKS = 8
 
 @dataclass(frozen=True)
 class Configuration:
-    """One model and the way in which its steps run. words: the corpus's source."""
+    """One model. way: of STEP_KINDS. words: the corpus's source."""
 
     sizes: ModelSizes
     way: str
@@ -95,11 +95,11 @@ class Row:
 
 
 def configurations(corpora: Sequence[Corpus]) -> list[Configuration]:
-    """Both models in each precision and way, for each corpus; the smaller vocabulary first."""
+    """Both models in each precision and kind of steps, for each corpus; the smaller vocabulary first."""
     ordered = sorted(corpora, key=lambda corpus: corpus.vocabulary)
     return [
-        Configuration(ModelSizes(hidden, corpus.vocabulary, precision), way, corpus.source)
-        for corpus, way, precision, hidden in product(ordered, STEP_KINDS, PRECISIONS, HIDDEN)
+        Configuration(ModelSizes(hidden, corpus.vocabulary, precision), step_kind, corpus.source)
+        for corpus, step_kind, precision, hidden in product(ordered, STEP_KINDS, PRECISIONS, HIDDEN)
     ]
 
 
@@ -109,14 +109,14 @@ def measure(
 ) -> Iterator[Row]:  # fmt: skip
     """Earlier rows, then one for each other configuration; after `deadline` (of time.monotonic) the reason alone."""
     of_source = {(corpus.source, corpus.vocabulary): corpus for corpus in corpora}
-    return measure_rest(
-        make(corpora),
-        earlier,
-        lambda row: row.configuration,
-        deadline,
-        lambda one: _row(one, of_source[one.words, one.sizes.vocabulary], torch.device(device)),
-        lambda one, why: Row(one, dict.fromkeys(ARMS, ArmRate(reason=why))),
-    )
+
+    def row(configuration: Configuration) -> Row:
+        return _row(configuration, of_source[configuration.words, configuration.sizes.vocabulary], torch.device(device))
+
+    def without(configuration: Configuration, why: str) -> Row:
+        return Row(configuration, dict.fromkeys(ARMS, ArmRate(reason=why)))
+
+    return measure_rest(make(corpora), earlier, deadline, row, without)
 
 
 def _row(configuration: Configuration, corpus: Corpus, device: torch.device) -> Row:
@@ -127,7 +127,7 @@ def _row(configuration: Configuration, corpus: Corpus, device: torch.device) -> 
     with sizes.precision_set():
         trainings, reasons = attempt_each(ARMS, lambda name: _warm_training(name, configuration, batches, device))
         with gc_disabled():  # what a step leaves is freed by its references
-            samples_us = sample({name: one.step for name, one in trainings.items()}, device, _ROUNDS, _BLOCK_US)
+            samples_us = sample({name: arm.step for name, arm in trainings.items()}, device, _ROUNDS, _BLOCK_US)
     arms = {name: _arm(name, samples_us, sizes, trainings[name]) for name in samples_us}
     return Row(configuration, {name: arms[name] if name in arms else ArmRate(reason=reasons[name]) for name in ARMS})
 
@@ -163,8 +163,11 @@ def render(rows: Sequence[Row]) -> str:
         _dtypes(rows),
         targets(rows),
     ]
-    for (words, vocabulary, way), of_table in _tables(rows):
-        parts += [f"### {vocabulary:,} words by {escape(words)}, {_STEP_LABELS[way]}", _table(of_table)]
+    header = ("model", "precision", f"{BASELINE}, words/s", DEFAULT, *OURS, "limit", "share", f"{_ECORNN} over {DEFAULT}")
+    for (words, vocabulary, step_kind), of_table in _tables(rows):
+        lines = [list(_cells(row)) for row in of_table]
+        heading = f"### {vocabulary:,} words by {escape(words)}, {_STEP_LABELS[step_kind]}"
+        parts += [heading, table(header, lines, header[2:])]
     return document([*parts, _missing(rows), _choices(rows)])
 
 
@@ -189,11 +192,6 @@ def _tables(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, int, str], list[Ro
         yield of_key, list(chosen)
 
 
-def _table(rows: Sequence[Row]) -> str:
-    header = ("model", "precision", f"{BASELINE}, words/s", DEFAULT, *OURS, "limit", "share", f"{_ECORNN} over {DEFAULT}")
-    return table(header, [list(_cells(row)) for row in rows], header[2:])
-
-
 def _cells(row: Row) -> Iterator[str]:
     sizes, baseline = row.configuration.sizes, row.arms[BASELINE]
     yield from (f"2 x {sizes.hidden}", sizes.precision)
@@ -208,31 +206,25 @@ def targets(rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
         if (bar := _auto_target(row)) and (ratio := row.arms[_AUTO].over.get(BASELINE)):
-            lines.append(_target(f"{_AUTO} over {BASELINE}", row, ratio, bar))
+            lines.append([f"{_AUTO} over {BASELINE}", escape(str(row.configuration)), *bar.cells(ratio)])
     exact = [row for row in rows if row.configuration.sizes.precision == "float32"]  # in which the default computes
     for other, bar, judged in ((BASELINE, MinTarget(1.0), rows), (DEFAULT, MinTarget(_OVER_DEFAULT), exact)):
         if ratios := [(row, ratio) for row in judged if (ratio := row.arms[_ECORNN].over.get(other))]:
-            row, ratio = min(ratios, key=lambda one: one[1].ratio)
-            lines.append(_target(f"{_ECORNN} over {other}, lowest of {len(ratios)}", row, ratio, bar))
+            row, ratio = min(ratios, key=lambda pair: pair[1].ratio)
+            label = f"{_ECORNN} over {other}, lowest of {len(ratios)}"
+            lines.append([label, escape(str(row.configuration)), *bar.cells(ratio)])
     return table(("figure", "where", "measured", "bar", "holds"), lines) if lines else ""
 
 
 def _auto_target(row: Row) -> MinTarget | None:
-    sizes, way = row.configuration.sizes, row.configuration.way
-    return _LARGE_TARGET if sizes.vocabulary >= _LARGE else _TARGETS.get((sizes.hidden, way, sizes.precision))
-
-
-def _target(what: str, row: Row, ratio: Ratio, bar: MinTarget) -> list[str]:
-    return [what, escape(str(row.configuration)), format_ratio(ratio), str(bar), bar.is_met(ratio)]
+    sizes, step_kind = row.configuration.sizes, row.configuration.way
+    return _LARGE_TARGET if sizes.vocabulary >= _LARGE else _TARGETS.get((sizes.hidden, step_kind, sizes.precision))
 
 
 def _missing(rows: Sequence[Row]) -> str:
     """Why arms have no figures, each reason once."""
-    places: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        for name, arm in row.arms.items():
-            if arm.reason:
-                places.setdefault((name, arm.reason), []).append(str(row.configuration))
+    missing = [(name, arm.reason, str(row.configuration)) for row in rows for name, arm in row.arms.items() if arm.reason]
+    places = group(((name, why), label) for name, why, label in missing)
     return "\n".join(
         f"- {name}, {len(labels)} rows, as {escape(labels[0])}: {escape(why)}" for (name, why), labels in places.items()
     )
@@ -244,26 +236,24 @@ def _choices(rows: Sequence[Row]) -> str:
 
 
 def figures(rows: Sequence[Row]) -> dict[str, str]:
-    """A bar chart a vocabulary and way, by file name."""
+    """A bar chart a vocabulary and kind of steps, by file name."""
     pictures = {}
-    for (words, vocabulary, way), of_table in _tables(rows):
-        groups = {row.configuration.sizes.label: [_chart_bar(row, name) for name in _CHARTED] for row in of_table}
+    for (words, vocabulary, step_kind), of_table in _tables(rows):
+        groups = {
+            row.configuration.sizes.label: [ChartBar(name, row.arms[name].over.get(BASELINE)) for name in _CHARTED]
+            for row in of_table
+        }
         paper = ChartBar(_ECORNN, Ratio(*(_OVER_CUDNN,) * 3), f"up to {significant(_OVER_CUDNN)}")
         groups[_PAPER] = [ChartBar(BASELINE, Ratio(1.0, 1.0, 1.0)), paper]
-        title = f"Words a second over {BASELINE}'s, {vocabulary:,} words by {words}, {_STEP_LABELS[way]}"
+        title = f"Words a second over {BASELINE}'s, {vocabulary:,} words by {words}, {_STEP_LABELS[step_kind]}"
         notes = (f"{DEFAULT}: EcoRNN's default. {_ECORNN}: its layout. Bars are medians, lines their 99 % intervals.",)
-        pictures[f"words_per_s_{vocabulary}_{way}.svg"] = render_bars(title, groups, notes).document()
+        pictures[f"words_per_s_{vocabulary}_{step_kind}.svg"] = render_bars(title, groups, notes).document()
     return pictures
-
-
-def _chart_bar(row: Row, name: str) -> ChartBar:
-    ratio = row.arms[name].over.get(BASELINE)
-    return ChartBar(name, ratio, "" if ratio else "not run")
 
 
 @dataclass(frozen=True)
 class ChartBar:
-    """One ratio, with its interval where it has one. text: in place of a bar, or beside it."""
+    """One ratio, with its interval where it has one; None where it was not run. text: in place of the figure."""
 
     label: str
     ratio: Ratio | None
@@ -284,7 +274,7 @@ def _x(ratio: float, end: float) -> float:
 
 
 def _grid(end: float, bottom: int) -> Iterator[Element]:
-    step = next((one for one in _STEPS if end / one <= _MAX_TICKS), end)
+    step = next((step for step in _STEPS if end / step <= _MAX_TICKS), end)
     for number in range(ceil(end / step) + 1):
         tick = number * step
         if tick > end:
@@ -307,7 +297,7 @@ def _groups(groups: Mapping[str, Sequence[ChartBar]], end: float, labels: Sequen
 def _bar(bar: ChartBar, y: int, end: float, colour: str) -> Iterator[Element]:
     yield svg.text(_LEFT - 8, y + 10, bar.label, anchor="end")
     if bar.ratio is None:
-        yield svg.text(_LEFT + 6, y + 10, bar.text, fill="weak")
+        yield svg.text(_LEFT + 6, y + 10, "not run", fill="weak")
         return
     middle, low, high = bar.ratio.ratio, bar.ratio.low, bar.ratio.high
     yield svg.rectangle(_LEFT, y - 1, _x(middle, end) - _LEFT, _BAR, colour, role="bar")

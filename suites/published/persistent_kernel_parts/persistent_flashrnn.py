@@ -14,8 +14,8 @@ from pytest_ecornn.results.formatting import limit_fraction, significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.items.items import build_and_compare
-from pytest_ecornn.suites.published.common.bars import MinTarget, Times, format_ratio
-from pytest_ecornn.suites.published.common.candidates import call_of, prepared
+from pytest_ecornn.suites.published.common.bars import MinTarget, Times
+from pytest_ecornn.suites.published.common.candidates import call_of, prepare
 from pytest_ecornn.suites.published.common.item_rows import ItemRow, measure_each
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.verification import Candidate
@@ -49,17 +49,20 @@ def cases(mode: str) -> dict[str, Case]:
 
 
 def _row(mode: str) -> Row:
-    found, shares = cases(mode), list[float]()
+    of_name, shares, reasons, arms = cases(mode), list[float](), dict[str, str](), dict[str, Arm]()
 
-    def judged(kind: ImplementationInfo, case: Case) -> tuple[Candidate, list[TensorCheck]]:
+    def beyond_its_limit(kind: ImplementationInfo, case: Case) -> tuple[Candidate, list[TensorCheck]]:
         """Builds a candidate that is timed even beyond its error limit: less exactness can only make it faster."""
         candidate, comparisons = build_and_compare(kind, case)
-        shares.append(max(one.share for one in comparisons))
+        shares.append(max(check.share for check in comparisons))
         return candidate, []
 
-    candidates = {**prepared(found[OURS], [OURS]), **prepared(found[THEIRS], [THEIRS], judged)}
-    reasons = {name: one for name, one in candidates.items() if isinstance(one, str)}
-    arms = {name: Arm([call_of(one)], block_us=_BLOCK_US) for name, one in candidates.items() if not isinstance(one, str)}
+    candidates = {OURS: prepare(of_name[OURS], OURS), THEIRS: prepare(of_name[THEIRS], THEIRS, beyond_its_limit)}
+    for name, candidate in candidates.items():
+        if isinstance(candidate, str):
+            reasons[name] = candidate
+        else:
+            arms[name] = Arm([call_of(candidate)], block_us=_BLOCK_US)
     with torch.set_grad_enabled(mode == "training"):
         measure_interleaved(list(arms.values()), MIN_PAIRS)
     samples = {name: arm.samples_us for name, arm in arms.items()}
@@ -68,7 +71,7 @@ def _row(mode: str) -> Row:
 
 def row(mode: str, samples_us: dict[str, list[float]], reasons: dict[str, str], share: float | None) -> Row:
     """Returns a mode's row, from each implementation's samples (one a round) or the reason why it has none."""
-    times = {name: median_interval(one) for name, one in samples_us.items()}
+    times = {name: median_interval(samples) for name, samples in samples_us.items()}
     ratio = paired_ratio(samples_us[THEIRS], samples_us[OURS]) if len(times) == 2 else None
     return Row(mode, times, reasons, ratio, share)
 
@@ -76,21 +79,17 @@ def row(mode: str, samples_us: dict[str, list[float]], reasons: dict[str, str], 
 def render(rows: Sequence[Row]) -> str:
     figures = (f"{OURS}, us", f"{THEIRS}, us", f"{THEIRS}'s over {OURS}'s", "bar", "holds", f"{THEIRS}'s error over its limit")
     reasons = dict.fromkeys(f"- {name}, {row.mode}: {escape(why)}" for row in rows for name, why in row.reasons.items())
-    return document(
-        [
-            "## Beside FlashRNN",
-            f"LSTM, bfloat16, B {_SIZES.batch}, H {_SIZES.hidden_size}, T {_SIZES.steps:,}, as called: {OURS} from the inputs "
-            f"on, {THEIRS} (its fused kernel) from ready pre-activations on; training: with the gradients of all leaves. "
-            f"Ratios with their intervals (99 %, {MIN_PAIRS} pairs of blocks): over 1 {OURS} is faster. {OURS} is timed only "
-            f"where it is right by the harness's rule, {THEIRS} also beyond its limit, which would be in its favour.",
-            table(("mode", *figures), [[row.mode, *_figures(row)] for row in rows], figures),
-            "\n".join(reasons),
-        ]
+    text = (
+        f"LSTM, bfloat16, B {_SIZES.batch}, H {_SIZES.hidden_size}, T {_SIZES.steps:,}, as called: {OURS} from the inputs on, "
+        f"{THEIRS} (its fused kernel) from ready pre-activations on; training: with the gradients of all leaves. Ratios with "
+        f"their intervals (99 %, {MIN_PAIRS} pairs of blocks): over 1 {OURS} is faster. {OURS} is timed only where it is right "
+        f"by the harness's rule, {THEIRS} also beyond its limit, which would be in its favour."
     )
+    times = table(("mode", *figures), [[row.mode, *_figures(row)] for row in rows], figures)
+    return document(["## Beside FlashRNN", text, times, "\n".join(reasons)])
 
 
 def _figures(row: Row) -> Iterator[str]:
-    bar, ratio = BARS[row.mode], row.theirs_over_ours
     yield from (significant(row.time_us[name][0], 4) if name in row.time_us else "-" for name in (OURS, THEIRS))
-    yield from (format_ratio(ratio), str(bar), bar.is_met(ratio)) if ratio else ("-", str(bar), "-")
+    yield from BARS[row.mode].cells(row.theirs_over_ours)
     yield "-" if row.share is None else limit_fraction(row.share) if row.share <= 1 else f"**{limit_fraction(row.share)}**"

@@ -23,8 +23,8 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, ratio_interval, significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, median_interval
 from pytest_ecornn.suites.published.common.bars import MaxTarget, Times
-from pytest_ecornn.suites.published.common.candidates import prepared
-from pytest_ecornn.suites.published.common.item_rows import ItemRow, measure_each
+from pytest_ecornn.suites.published.common.candidates import prepare
+from pytest_ecornn.suites.published.common.item_rows import ItemRow, list_reasons, measure_each
 from pytest_ecornn.suites.published.common.report_rows import precision_of
 
 OURS = "persistent_gpu"
@@ -103,12 +103,11 @@ def measure(deadline: float) -> Iterator[Row]:
 
 
 def _row(shape: Shape) -> Row:
-    candidate = prepared(shape.case, [OURS])[OURS]
-    if isinstance(candidate, str):
+    if isinstance(candidate := prepare(shape.case, OURS), str):
         return Row(shape, reason=candidate)
     form, first = form_of(shape), shape.op()
-    wanted = graph_count(first.moved_bytes, torch.cuda.get_device_properties(with_index("cuda")).L2_cache_size)
-    arm = Arm([Replay(one) for one in (first, *(shape.op() for _ in range(wanted - 1)))], STEPS, _BLOCK_US)
+    graphs = graph_count(first.moved_bytes, torch.cuda.get_device_properties(with_index("cuda")).L2_cache_size)
+    arm = Arm([Replay(op) for op in (first, *(shape.op() for _ in range(graphs - 1)))], STEPS, _BLOCK_US)
     measure_interleaved([arm], MIN_PAIRS)
     status_of(with_index("cuda")).check()  # which replays do not ask
     return Row(shape, median_interval(arm.samples_us), floor_us(form), str(form))
@@ -124,28 +123,24 @@ def form_of(shape: Shape) -> Form:
 def render(rows: Sequence[Row]) -> str:
     figures = ("us a step", "bar", "holds", "floor, us", "floor's share")
     lines = [[escape(row.label), *_figures(row), escape(row.form) or "-"] for row in rows]
-    reasons = [f"- {escape(row.label)}: {escape(row.reason)}" for row in rows if row.reason]
-    return document(
-        [
-            "## A step of the recurrence",
-            f"{CELL}, T {STEPS:,}: the op alone, on ready gate pre-activations (backward: on what the forward pass kept and "
-            "ready gradients of the output), replayed from CUDA graphs over buffers that exceed the L2 cache, save where "
-            f"sixteen do not; time over T with its interval (99 %, {MIN_PAIRS} blocks). The layer that is this op, in training "
-            "with its gradients, was compared with the float64 reference before. The floor is of the form that was chosen: the "
-            "latency of a handoff between all blocks of a cluster and what is handed on, and the products on the tensor cores "
-            "or the reads of their weights on the chip, whichever takes longer; gates, barriers and stores come on top.",
-            table(("pass and shape", *figures, "form"), lines, figures),
-            "\n".join(reasons),
-        ]
+    text = (
+        f"{CELL}, T {STEPS:,}: the op alone, on ready gate pre-activations (backward: on what the forward pass kept and ready "
+        "gradients of the output), replayed from CUDA graphs over buffers that exceed the L2 cache, save where sixteen do not; "
+        f"time over T with its interval (99 %, {MIN_PAIRS} blocks). The layer that is this op, in training with its gradients, "
+        "was compared with the float64 reference before. The floor is of the form that was chosen: the latency of a handoff "
+        "between all blocks of a cluster and what is handed on, and the products on the tensor cores or the reads of their "
+        "weights on the chip, whichever takes longer; gates, barriers and stores come on top."
     )
+    steps = table(("pass and shape", *figures, "form"), lines, figures)
+    return document(["## A step of the recurrence", text, steps, list_reasons(rows)])
 
 
-def _figures(row: Row) -> Iterator[str]:
+def _figures(row: Row) -> tuple[str, ...]:
+    bar = row.shape.bar
     if row.step_us is None:
-        yield from ("-", str(row.shape.bar), "-", "-", "-")
-        return
-    yield from (ratio_interval(*row.step_us), str(row.shape.bar), row.shape.bar.is_met(row.step_us))
-    yield from (significant(row.floor_us), percent(row.floor_us / row.step_us[0]))
+        return "-", str(bar), "-", "-", "-"
+    floor = significant(row.floor_us), percent(row.floor_us / row.step_us[0])
+    return ratio_interval(*row.step_us), str(bar), bar.is_met(row.step_us), *floor
 
 
 def handoff_us(form: Form) -> float:

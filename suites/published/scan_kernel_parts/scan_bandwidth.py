@@ -22,7 +22,7 @@ from pytest_ecornn.results.formatting import relative_error, significant
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
 from pytest_ecornn.suites.published.common.item_rows import ItemRow, import_optional, measure_each
-from pytest_ecornn.suites.published.scan_kernel_parts.scan_judge import sampled, states
+from pytest_ecornn.suites.published.scan_kernel_parts.scan_judge import sample_channels, sampled, states
 
 # Of a sample of channels, relative to the largest of the reference there; the harness's own verdict is elsewhere.
 LIMITS = {"float32": 2.0**-16, "bfloat16": 2.0**-5}
@@ -30,6 +30,7 @@ _CACHES = 3.0  # how often the arrays of a way's graphs fill the L2, at the leas
 _PIECE_BYTES = 2**28  # that one copy takes: those of a GiB and more run a third slower
 _ROUNDS = 20
 _SAMPLE = 4  # channels of the last sequence
+_LONG_SHARES = {(256, "float32"): 0.8, (64, "float32"): 0.6}  # bars of one sequence of the most steps, by H and type
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,7 @@ class Shape(ScanShape):
         return self.bytes_of(2 * self.gates + 2 if self.is_backward else self.gates + 1)
 
     def __str__(self) -> str:
-        way = "backward" if self.is_backward else "forward"
-        return f"{self.cell} {way}, {self.sizes}"
+        return f"{self.cell} {'backward' if self.is_backward else 'forward'}, {self.sizes}"
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,10 @@ class Row(ItemRow):
 def shapes() -> list[Shape]:
     """The bars, those of the largest arrays last."""
     targets = {False: MinTarget(0.88), True: MinTarget(0.85)}
-    found = [Shape("mingru", 8, 256, 1536, dtype, False, MinTarget(1 / 1.3)) for dtype in LIMITS]
-    found += [
-        Shape("mingru", 1, 65_536, hidden, "float32", False, MinTarget(share)) for hidden, share in ((256, 0.8), (64, 0.6))
-    ]
+    small = [Shape("mingru", 8, 256, 1536, dtype, False, MinTarget(1 / 1.3)) for dtype in LIMITS]
+    small += [Shape("mingru", 1, 65_536, *size, False, MinTarget(share)) for size, share in _LONG_SHARES.items()]
     largest = (("mingru", 8, 4096, 1536), ("mingru", 64, 2048, 1024), ("minlstm", 8, 4096, 1536), ("mingru", 8, 65_536, 1536))
-    return found + [
+    return small + [
         Shape(*sizes, dtype, backward, target if sizes[0] == "mingru" else None)
         for sizes, dtype, (backward, target) in product(largest, LIMITS, targets.items())
     ]
@@ -129,32 +127,32 @@ class Scan:
 
     def __init__(self, shape: Shape, x: Tensor, forward: Forward, backward: Forward):
         self._shape, self._x, self._forward, self._backward = shape, x, forward, backward
-        self._how = (None, None, shape.cell, True, False)
+        self._options = (None, None, shape.cell, True, False)
         self._result: Tensor | None = None
         if shape.is_backward:
-            self._output = forward(x, None, None, *self._how)[0]
+            self._output = forward(x, None, None, *self._options)[0]
             self._d_output = torch.randn_like(self._output)
             self._d_final = torch.zeros_like(self._output[:, 0])
 
     def run(self) -> None:
         if self._shape.is_backward:
-            given = self._x, None, None, self._output, self._d_output, self._d_final
-            self._result = self._backward(*given, *self._how)[0]
+            saved = self._output, self._d_output, self._d_final
+            self._result = self._backward(self._x, None, None, *saved, *self._options)[0]
         else:
-            self._result = self._forward(self._x, None, None, *self._how)[0]
+            self._result = self._forward(self._x, None, None, *self._options)[0]
 
     def error(self) -> float:
         """The largest, over the reference's largest element, in a few channels of one sequence."""
         hidden = self._shape.hidden
-        channels = torch.linspace(0, hidden - 1, min(_SAMPLE, hidden), device=self._x.device).long()
+        channels = sample_channels(hidden, _SAMPLE, self._x.device)
         assert self._result is not None
         x = sampled(self._x[-1:], channels, hidden).double()
-        found = sampled(self._result[-1:], channels, hidden)
+        actual = sampled(self._result[-1:], channels, hidden)
         with torch.enable_grad():
-            wanted = states(x.requires_grad_(), self._shape.cell)
+            exact = states(x.requires_grad_(), self._shape.cell)
         if self._shape.is_backward:
-            (wanted,) = torch.autograd.grad(wanted, x, sampled(self._d_output[-1:], channels, hidden).double())
-        return float((found - wanted).abs().max() / wanted.abs().max())
+            (exact,) = torch.autograd.grad(exact, x, sampled(self._d_output[-1:], channels, hidden).double())
+        return float((actual - exact).abs().max() / exact.abs().max())
 
 
 def make_scan(shape: Shape, device: str, forward: Forward, backward: Forward) -> Scan:
@@ -164,40 +162,35 @@ def make_scan(shape: Shape, device: str, forward: Forward, backward: Forward) ->
 
 def make_copy(count: int, device: str) -> Callable[[], None]:
     """Copies so that `count` bytes are moved, read and written ones together."""
-    elements = count // (2 * torch.float32.itemsize)
-    given = torch.empty(elements, device=device).uniform_()
-    made = torch.empty_like(given)
-    piece = _PIECE_BYTES // given.element_size()
-    pieces = list(zip(made.split(piece), given.split(piece), strict=True))
+    source = torch.empty(count // (2 * torch.float32.itemsize), device=device).uniform_()
+    piece = _PIECE_BYTES // source.element_size()
+    pieces = list(zip(torch.empty_like(source).split(piece), source.split(piece), strict=True))
 
     def copy() -> None:
-        for target, source in pieces:
-            target.copy_(source)
+        for target, part in pieces:
+            target.copy_(part)
 
     return copy
 
 
 def render(rows: Sequence[Row]) -> str:
     figures = ("MB moved", "scan, us", "copy, us", "GB/s", "share of copy")
-    return document(
-        [
-            "## Share of a copy's bandwidth",
-            "scan_gpu and a copy of as many bytes, read and written, by turns in one run: CUDA graphs whose arrays together "
-            f"fill the L2 {_CACHES:.0f} times at least; copies are cut in pieces of 256 MiB. MB: the fewest a scan can move. "
-            f"Share: the copy's time over the scan's, with its interval (99 %, {_ROUNDS} pairs of blocks). B x T x H. A bar "
-            "holds where the whole interval "
-            "reaches it; that of T 256 is 1.3 times the copy's time. Error: the largest in a few channels after the last "
-            "replay, against float64.",
-            table(("scan", *figures, "bar", "holds", "error"), [_cells(row) for row in rows], figures) if rows else "",
-        ]
+    text = (
+        "scan_gpu and a copy of as many bytes, read and written, by turns in one run: CUDA graphs whose arrays together fill "
+        f"the L2 {_CACHES:.0f} times at least; copies are cut in pieces of 256 MiB. MB: the fewest a scan can move. Share: the "
+        f"copy's time over the scan's, with its interval (99 %, {_ROUNDS} pairs of blocks). B x T x H. A bar holds where the "
+        "whole interval reaches it; that of T 256 is 1.3 times the copy's time. Error: the largest in a few channels after the "
+        "last replay, against float64."
     )
+    scans = table(("scan", *figures, "bar", "holds", "error"), [_cells(row) for row in rows], figures) if rows else ""
+    return document(["## Share of a copy's bandwidth", text, scans])
 
 
 def _cells(row: Row) -> list[str]:
-    shape, bar = row.shape, row.shape.bar
-    size = significant(shape.bytes / 1e6)
-    if row.share is None:
-        return [str(shape), size, escape(row.reason), "-", "-", "-", "-" if bar is None else str(bar), "-", "-"]
-    figures = [significant(row.scan_us, 4), significant(row.copy_us, 4), significant(shape.bytes / row.scan_us / 1e3, 4)]
-    judged = ["-", "-"] if bar is None else [str(bar), bar.is_met(row.share)]
-    return [str(shape), size, *figures, format_ratio(row.share), *judged, relative_error(row.error)]
+    shape, share, bar = row.shape, row.share, row.shape.bar
+    cells = [str(shape), significant(shape.bytes / 1e6)]
+    judged = bar.cells(share) if bar else (format_ratio(share), "-", "-")
+    if share is None:
+        return [*cells, escape(row.reason), "-", "-", *judged, "-"]
+    figures = row.scan_us, row.copy_us, shape.bytes / row.scan_us / 1e3
+    return [*cells, *(significant(figure, 4) for figure in figures), *judged, relative_error(row.error)]

@@ -50,7 +50,7 @@ class ErrorPair:
 
 @dataclass(frozen=True)
 class Row:
-    """One dtype, kind of contents and number of steps; errors by way."""
+    """One dtype, kind of contents and number of steps; errors by scan."""
 
     dtype: str
     contents: str
@@ -63,18 +63,18 @@ class Row:
 
 
 def measure(
-    deadline: float, device: str = "cuda", ways: Mapping[str, Scan] = SCANS, steps: Sequence[int] = STEPS
+    deadline: float, device: str = "cuda", scans: Mapping[str, Scan] = SCANS, steps: Sequence[int] = STEPS
 ) -> Iterator[Row]:
     """Rows from few steps to many, until `deadline` (of time.monotonic); those after it have only the reason."""
 
     def without(item: tuple[int, str, str], why: str) -> Row:
         steps, dtype, kind = item
-        return Row(dtype, kind, steps, dict.fromkeys(ways, ErrorPair(reason=why)))
+        return Row(dtype, kind, steps, dict.fromkeys(scans, ErrorPair(reason=why)))
 
-    return measure_each(product(steps, DTYPES, CONTENTS), deadline, lambda item: _row(*item, device, ways), without)
+    return measure_each(product(steps, DTYPES, CONTENTS), deadline, lambda item: _row(*item, device, scans), without)
 
 
-def _row(steps: int, dtype: str, kind: str, device: str, ways: Mapping[str, Scan]) -> Row:
+def _row(steps: int, dtype: str, kind: str, device: str, scans: Mapping[str, Scan]) -> Row:
     case = Case(
         cell=CELL, steps=steps, batch=BATCH, hidden_size=HIDDEN, batch_first=True, projected=True, dtype=dtype, contents=kind,
         device=device,
@@ -82,14 +82,14 @@ def _row(steps: int, dtype: str, kind: str, device: str, ways: Mapping[str, Scan
     with torch.no_grad():
         x = contents.problem(case).x
         wanted = states(x, CELL)
-        return Row(dtype, kind, steps, {name: _found(scan, x, wanted) for name, scan in ways.items()})
+        return Row(dtype, kind, steps, {name: _errors(scan, x, wanted) for name, scan in scans.items()})
 
 
-def _found(scan: Scan, x: Tensor, wanted: Tensor) -> ErrorPair:
+def _errors(scan: Scan, x: Tensor, wanted: Tensor) -> ErrorPair:
     try:
         output = scan(x)
         strange = int((~output.isfinite()).sum())
-    except Exception as failure:  # one way's must not end the others' measurement
+    except Exception as failure:  # one scan's must not end the others' measurement
         return ErrorPair(reason=reason(failure))
     if strange:
         return ErrorPair(reason=f"{strange:,} of {output.numel():,} elements are not finite")
@@ -104,15 +104,12 @@ def render(rows: Sequence[Row]) -> str:
     header = ("type", "gates", "T", *figures)
     lines = [[row.dtype, row.contents, f"{row.steps:,}", *_cells(row)] for row in _sorted(rows)]
     sources = ", ".join(f"{name}: {SOURCES[name]}" for name in names if name in SOURCES)
-    return document(
-        [
-            "## Errors over the number of steps",
-            f"Forward pass of {CELL}, batch {BATCH}, hidden size {HIDDEN}, against float64 in linear space on the same "
-            f"pre-activations; {sources}. Max: the largest error over the reference's largest element; rms: their root mean "
-            "squares. Gates near one keep 0.9975 of the state at a step.",
-            table(header, lines, ("T", *figures)) if rows else "",
-        ]
+    text = (
+        f"Forward pass of {CELL}, batch {BATCH}, hidden size {HIDDEN}, against float64 in linear space on the same "
+        f"pre-activations; {sources}. Max: the largest error over the reference's largest element; rms: their root mean "
+        "squares. Gates near one keep 0.9975 of the state at a step."
     )
+    return document(["## Errors over the number of steps", text, table(header, lines, ("T", *figures)) if rows else ""])
 
 
 def _sorted(rows: Sequence[Row]) -> list[Row]:
@@ -120,22 +117,22 @@ def _sorted(rows: Sequence[Row]) -> list[Row]:
 
 
 def _cells(row: Row) -> Iterator[str]:
-    for found in row.found.values():
-        if found.maximum is None or found.rms is None:
-            yield from (escape(found.reason), "-")
+    for error in row.found.values():
+        if error.maximum is None or error.rms is None:
+            yield from (escape(error.reason), "-")
         else:
-            yield from map(relative_error, (found.maximum, found.rms))
+            yield from map(relative_error, (error.maximum, error.rms))
 
 
 def figures(rows: Sequence[Row]) -> dict[str, str]:
     """Returns a plot for each dtype, by file name: the largest error over the steps, gates near one dashed."""
-    found = {}
+    plots = {}
     for dtype in DTYPES:
         lines = list(_lines([row for row in _sorted(rows) if row.dtype == dtype]))
         if any(line.shown for line in lines):
             title = f"{CELL}, forward, {dtype}: error against float64"
-            found[f"scan_errors_{dtype}.svg"] = log_plot(title, "time steps", "largest error, relative", lines).document()
-    return found
+            plots[f"scan_errors_{dtype}.svg"] = log_plot(title, "time steps", "largest error, relative", lines).document()
+    return plots
 
 
 def _lines(rows: Sequence[Row]) -> Iterator[Line]:

@@ -30,7 +30,7 @@ def states(x: Tensor, cell: str) -> Tensor:
     batch, steps, hidden = keep.shape
     length = isqrt(steps - 1) + 1
     late = -steps % length
-    keep, new = (pad(one, (0, 0, 0, late)).view(batch, -1, length, hidden) for one in (keep, new))
+    keep, new = (pad(terms, (0, 0, 0, late)).view(batch, -1, length, hidden) for terms in (keep, new))
     state, product = torch.zeros_like(new[:, :, 0]), torch.ones_like(new[:, :, 0])
     within, products = [], []
     for keep_t, new_t in zip(keep.unbind(2), new.unbind(2), strict=True):  # [B, chunks, H]
@@ -40,16 +40,21 @@ def states(x: Tensor, cell: str) -> Tensor:
     starts = [torch.zeros_like(state[:, 0])]
     for end, whole in zip(state.unbind(1), product.unbind(1), strict=True):  # [B, H]
         starts.append(whole * starts[-1] + end)
-    found = torch.stack(within, 2) + torch.stack(products, 2) * torch.stack(starts[:-1], 1)[:, :, None]
-    return found.view(batch, -1, hidden)[:, :steps]
+    whole = torch.stack(within, 2) + torch.stack(products, 2) * torch.stack(starts[:-1], 1)[:, :, None]
+    return whole.view(batch, -1, hidden)[:, :steps]
 
 
 def _gates(x: Tensor, cell: str) -> tuple[Tensor, Tensor]:
     """Returns keep and new of h_t = keep h_(t-1) + new, for each step. Source: arXiv 2410.01201."""
-    *given, candidate = x.chunk(len(cells.get(cell).gates), -1)
-    opens = given[0] if len(given) == 1 else logsigmoid(given[1]) - logsigmoid(given[0])
+    *gates, candidate = x.chunk(len(cells.get(cell).gates), -1)
+    opens = gates[0] if len(gates) == 1 else logsigmoid(gates[1]) - logsigmoid(gates[0])
     candidate = cells.positive(candidate) if cell.endswith("_positive") else candidate
     return torch.sigmoid(-opens), torch.sigmoid(opens) * candidate
+
+
+def sample_channels(hidden: int, count: int, device: torch.device) -> Tensor:
+    """int64 [count], or all of fewer channels: evenly spaced ones, with the first and the last."""
+    return torch.linspace(0, hidden - 1, min(count, hidden), device=device).long()
 
 
 def sampled(x: Tensor, channels: Tensor, hidden: int) -> Tensor:
@@ -79,8 +84,8 @@ class LongScanVerifier:
             output = states(x, case.cell)
             wanted = {"output": output, "final h": output[None, :, -1]}
             if case.training:
-                given = [weight.to(self._where, torch.float64) for weight in self._problem.output_gradients]
-                (wanted["grad x"],) = torch.autograd.grad(list(wanted.values()), x, given)
+                gradients = [weight.to(self._where, torch.float64) for weight in self._problem.output_gradients]
+                (wanted["grad x"],) = torch.autograd.grad(list(wanted.values()), x, gradients)
         return {name: tensor.detach() for name, tensor in wanted.items()}
 
     @cached_property

@@ -16,11 +16,11 @@ from torch.nn.functional import linear
 
 from pytest_ecornn.contract import MODES, Case, Layer
 from pytest_ecornn.reference.precision import fp32_precision
-from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.reporting.markdown_syntax import document, table
 from pytest_ecornn.results.formatting import percent, significant
-from pytest_ecornn.suites.published.common.candidates import prepared
-from pytest_ecornn.suites.published.common.item_rows import measure_each, reason
-from pytest_ecornn.suites.published.common.launches import Breakdown, breakdown, profiled
+from pytest_ecornn.suites.published.common.candidates import prepare
+from pytest_ecornn.suites.published.common.item_rows import list_reasons, measure_each
+from pytest_ecornn.suites.published.common.launches import Breakdown, try_breakdown
 
 IMPLEMENTATION, CELL, GATES = "scan_gpu", "mingru", 2
 BATCH, STEPS, WIDTH = 8, 1024, 512
@@ -63,20 +63,12 @@ def _rows(mode: str, device: str) -> list[Row]:
     case = Case(
         cell=CELL, steps=STEPS, batch=BATCH, hidden_size=WIDTH, batch_first=True, projected=True, mode=mode, device=device
     )  # fmt: skip
-    candidate = prepared(case, [IMPLEMENTATION])[IMPLEMENTATION]
-    if isinstance(candidate, str):
+    if isinstance(candidate := prepare(case, IMPLEMENTATION), str):
         return _without(mode, candidate)
     whole = LayerWithProjections(candidate.layer, (BATCH, STEPS, WIDTH), case.training, device)
     if (difference := whole.difference()) > _LIMIT:
         return _without(mode, f"wrong: they differ by {difference:.1e}")
-    return [_row(mode, name, whole) for name in PROJECTIONS]
-
-
-def _row(mode: str, projection: str, whole: LayerWithProjections) -> Row:
-    try:
-        return Row(mode, projection, breakdown(profiled(partial(whole.call, projection))))
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
-        return Row(mode, projection, reason=f"not profiled: {reason(error)}")
+    return [Row(mode, name, *try_breakdown(partial(whole.call, name))) for name in PROJECTIONS]
 
 
 class LayerWithProjections:
@@ -88,7 +80,7 @@ class LayerWithProjections:
         self._x = torch.randn(batch, steps, width, device=device)
         self._inward = torch.randn(GATES * width, width, device=device) * width**-0.5
         self._outward = torch.randn(width, width, device=device) * width**-0.5
-        self._leaves = [one.requires_grad_(training) for one in (self._x, self._inward, self._outward)]
+        self._leaves = [leaf.requires_grad_(training) for leaf in (self._x, self._inward, self._outward)]
         self._d_output = torch.randn(batch, steps, width, device=device)
 
     def call(self, projection: str) -> tuple[Tensor, ...]:
@@ -102,7 +94,7 @@ class LayerWithProjections:
     def difference(self) -> float:
         """Between what both projections compute, the largest, relative to the largest element of its tensor."""
         pairs: Any = zip(*(self.call(name) for name in PROJECTIONS), strict=True)
-        return max(float((one - other).abs().max() / one.abs().max()) for one, other in pairs)
+        return max(float((tensor - other).abs().max() / tensor.abs().max()) for tensor, other in pairs)
 
 
 def render(rows: Sequence[Row]) -> str:
@@ -111,25 +103,23 @@ def render(rows: Sequence[Row]) -> str:
         "scan's share", "products' share",
     )  # fmt: skip
     lines = [[row.mode, row.projection, *_figures(row.found)] for row in rows]
-    return document(
-        [
-            "## The whole layer by kernels",
-            f"{CELL} by {IMPLEMENTATION} between input and output product, B {BATCH}, T {STEPS:,}, D and H {WIDTH}, float32; "
-            "training: with the gradients of the input and both weights. The output of all steps in one product, and in one a "
-            f"step as the published system made it, in which {PUBLISHED_SHARE:.0%} of its GPU's time went.",
-            table(("call", "output projection", *figures), lines, figures) if rows else "",
-            "From one profiled call; the profiler itself lengthens every launch and gap. Times on the device are sums over "
-            "kernels; shares are of these sums, without gaps.",
-            "\n".join(f"- {row.label}: {escape(row.reason)}" for row in rows if row.found is None),
-        ]
+    text = (
+        f"{CELL} by {IMPLEMENTATION} between input and output product, B {BATCH}, T {STEPS:,}, D and H {WIDTH}, float32; "
+        "training: with the gradients of the input and both weights. The output of all steps in one product, and in one a "
+        f"step as the published system made it, in which {PUBLISHED_SHARE:.0%} of its GPU's time went."
     )
+    note = (
+        "From one profiled call; the profiler itself lengthens every launch and gap. Times on the device are sums over "
+        "kernels; shares are of these sums, without gaps."
+    )
+    by_kernels = table(("call", "output projection", *figures), lines, figures) if rows else ""
+    return document(["## The whole layer by kernels", text, by_kernels, note, list_reasons(rows)])
 
 
-def _figures(found: Breakdown | None) -> list[str]:
-    if found is None:
+def _figures(call: Breakdown | None) -> list[str]:
+    if call is None:
         return ["-"] * 10
-    times = (found.scan_us, found.product_us, found.pointwise_us, found.other_us, found.gaps_us)
-    return [
-        str(found.launches), significant(found.launch_us), str(found.kernels), *(significant(one, 4) for one in times),
-        percent(found.scan_us / found.busy_us if found.busy_us else 0.0), percent(found.product_share),
-    ]  # fmt: skip
+    times = (call.scan_us, call.product_us, call.pointwise_us, call.other_us, call.gaps_us)
+    shares = call.scan_us / call.busy_us if call.busy_us else 0.0, call.product_share
+    counts = str(call.launches), significant(call.launch_us), str(call.kernels)
+    return [*counts, *(significant(time_us, 4) for time_us in times), *map(percent, shares)]

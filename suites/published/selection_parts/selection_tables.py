@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from statistics import geometric_mean
 from typing import Any
 from unittest.mock import patch
 
@@ -16,7 +17,7 @@ from pytest_ecornn.measurement.alternating import Calls, Replay, sample
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.bars import format_ratio, geometric_mean
+from pytest_ecornn.suites.published.common.bars import format_ratio
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
 from pytest_ecornn.suites.published.selection_parts.problems import (
     AUTO,

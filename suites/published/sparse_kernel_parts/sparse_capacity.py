@@ -33,9 +33,9 @@ class Row:
 
 def measure(deadline: float, device: Device | None = None) -> Iterator[Row]:
     """A row for each; of what begins after `deadline` (of time.monotonic) only the reason. device: the current one if None."""
-    own = device or Device.of(with_index("cuda"))
+    device = device or Device.of(with_index("cuda"))
     kinds = product(CELLS, DTYPES, DENSITIES)
-    return measure_each(kinds, deadline, lambda kind: _row(*kind, own), lambda kind, why: Row(*kind, reason=why))
+    return measure_each(kinds, deadline, lambda kind: _row(*kind, device), lambda kind, why: Row(*kind, reason=why))
 
 
 def _row(cell: str, dtype: str, density: float, device: Device) -> Row:
@@ -45,19 +45,13 @@ def _row(cell: str, dtype: str, density: float, device: Device) -> Row:
 
 
 def render(rows: Sequence[Row]) -> str:
-    return document(
-        [
-            "## What stays on chip",
-            f"The largest H at which a random pattern fits, B {BATCH}, forward and backward, as "
-            "`sparse_persistent_gpu.heuristics.capacity` finds it, and its recurrent parameters, zeros counted, over those of "
-            f"H {LARGE:,}, which the paper calls large: its "
-            "layers are over 5 times larger than dense ones.",
-            table(
-                ("cell", "type", "density", "H forward", "H backward", f"parameters over H {LARGE:,}'s"),
-                [list(_figures(row)) for row in rows],
-            ),
-        ]
+    text = (
+        f"The largest H at which a random pattern fits, B {BATCH}, forward and backward, as "
+        "`sparse_persistent_gpu.heuristics.capacity` finds it, and its recurrent parameters, zeros counted, over those of "
+        f"H {LARGE:,}, which the paper calls large: its layers are over 5 times larger than dense ones."
     )
+    header = ("cell", "type", "density", "H forward", "H backward", f"parameters over H {LARGE:,}'s")
+    return document(["## What stays on chip", text, table(header, [list(_figures(row)) for row in rows])])
 
 
 def _figures(row: Row) -> Iterator[str]:

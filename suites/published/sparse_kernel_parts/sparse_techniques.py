@@ -14,16 +14,16 @@ from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, make_layer
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL
 from pytest_ecornn.measurement.alternating import Arm, Replay, measure_interleaved
-from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.reporting.markdown_syntax import document, table
 from pytest_ecornn.results.formatting import ratio_interval
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.bars import format_ratio
+from pytest_ecornn.suites.published.common.bars import Times, format_ratio
 from pytest_ecornn.suites.published.common.candidates import WRONG
-from pytest_ecornn.suites.published.common.item_rows import ItemRow, measure_each
+from pytest_ecornn.suites.published.common.item_rows import ItemRow, list_reasons, measure_each
 from pytest_ecornn.verification import calls
 from pytest_ecornn.verification.verification import ReferenceResult
 
-NAMES = tuple(one.name for one in fields(ALL) if getattr(ALL, one.name))
+NAMES = tuple(technique.name for technique in fields(ALL) if getattr(ALL, technique.name))
 STEPS = 256
 _BLOCK_US = 5e3
 
@@ -42,12 +42,10 @@ class AblationCase:
 
 
 def _tried(hidden: int, batch: int, density: float, dtype: str, cell: str = "rnn_tanh", uneven: bool = False) -> AblationCase:
-    return AblationCase(
-        Case(
-            cell=cell, steps=STEPS, batch=batch, hidden_size=hidden, dtype=dtype, density=density, projected=True, device="cuda"
-        ),
-        uneven,
+    case = Case(
+        cell=cell, steps=STEPS, batch=batch, hidden_size=hidden, dtype=dtype, density=density, projected=True, device="cuda"
     )
+    return AblationCase(case, uneven)
 
 
 ALL_TRIED = (
@@ -62,7 +60,7 @@ class Row(ItemRow):
     """step_us: of all techniques: median, low, high. over_all: by technique the time without it over that. Or the reason."""
 
     tried: AblationCase
-    step_us: tuple[float, float, float] | None = None
+    step_us: Times | None = None
     over_all: dict[str, Ratio] = field(default_factory=dict)
     reason: str = ""
 
@@ -74,8 +72,8 @@ def measure(deadline: float) -> Iterator[Row]:
 
 def _row(tried: AblationCase) -> Row:
     problem, device = problem_of(tried), with_index(tried.case.device)
-    ways = {"": ALL, **{name: replace(ALL, **{name: False}) for name in NAMES}}
-    layers = {name: make_layer(tried.case, problem.weights, device, way)[0] for name, way in ways.items()}
+    techniques = {"": ALL, **{name: replace(ALL, **{name: False}) for name in NAMES}}
+    layers = {name: make_layer(tried.case, problem.weights, device, chosen)[0] for name, chosen in techniques.items()}
     if wrong := _wrong(problem, layers):
         return Row(tried, reason=f"{WRONG}: {', '.join(wrong)}")
     arms = {name: _arm(layer, problem) for name, layer in layers.items()}
@@ -90,12 +88,10 @@ def row(tried: AblationCase, samples_us: Mapping[str, Sequence[float]]) -> Row:
 
 
 def _wrong(problem: contents.Problem, layers: Mapping[str, Layer]) -> list[str]:
-    expected = ReferenceResult(problem)
+    expected, declared = ReferenceResult(problem), SparsePersistentGpu().declared
     with torch.no_grad():
-        found = {
-            name: expected.compare(calls.run(layer, problem), SparsePersistentGpu().declared) for name, layer in layers.items()
-        }
-    failed = [name for name, compared in found.items() if any(one.status == "failed" for one in compared)]
+        checks = {name: expected.compare(calls.run(layer, problem), declared) for name, layer in layers.items()}
+    failed = [name for name, of_layer in checks.items() if any(check.status == "failed" for check in of_layer)]
     return [f"without {name}" if name else "with all" for name in failed]
 
 
@@ -124,18 +120,15 @@ def _uneven(mask: Tensor, case: Case) -> Tensor:
 
 
 def render(rows: Sequence[Row]) -> str:
-    return document(
-        [
-            "## What each technique is worth",
-            f"The recurrence alone, from graphs that take turns, {MIN_PAIRS} rounds: us a step with all techniques, and its "
-            "time without one of them over that, with 99 % intervals. timestamps: values carry their own, else blocks meet "
-            "at a barrier in every step; wide_reads: the states of several sequences are read at once; bank_order: elements "
-            "lie so that who reads at once reads from other banks; balance: units change places where blocks would be uneven; "
-            "clusters: blocks of a cluster may divide the columns; where they do not, there is nothing to leave out.",
-            table(("case", "us a step", *(f"without {name}" for name in NAMES)), [list(_figures(row)) for row in rows]),
-            "\n".join(f"- {one.label}: {escape(one.reason)}" for one in rows if one.reason),
-        ]
+    text = (
+        f"The recurrence alone, from graphs that take turns, {MIN_PAIRS} rounds: us a step with all techniques, and its time "
+        "without one of them over that, with 99 % intervals. timestamps: values carry their own, else blocks meet at a barrier "
+        "in every step; wide_reads: the states of several sequences are read at once; bank_order: elements lie so that who "
+        "reads at once reads from other banks; balance: units change places where blocks would be uneven; clusters: blocks of "
+        "a cluster may divide the columns; where they do not, there is nothing to leave out."
     )
+    times = table(("case", "us a step", *(f"without {name}" for name in NAMES)), [list(_figures(row)) for row in rows])
+    return document(["## What each technique is worth", text, times, list_reasons(rows)])
 
 
 def _figures(row: Row) -> Iterator[str]:

@@ -73,9 +73,9 @@ def _cases() -> Iterator[StreamCase]:
     """Named ones, and sizes over which times are compared; of a single sequence first."""
     sizes = [*product((1,), (8, 32, 64, 128, 256, 512)), *product((4, 16), (32, 128, 256))]
     unnamed = [StreamCase(cell, hidden, batch) for cell in ("lstm", "gru") for batch, hidden in sizes]
-    known = {replace(one, name="") for one in NAMED}
-    cases = (*NAMED, *(one for one in unnamed if one not in known))
-    yield from sorted(cases, key=lambda one: (one.batch, one.layers, one.cell != "lstm", one.hidden_size))
+    known = {replace(case, name="") for case in NAMED}
+    cases = (*NAMED, *(case for case in unnamed if case not in known))
+    yield from sorted(cases, key=lambda case: (case.batch, case.layers, case.cell != "lstm", case.hidden_size))
 
 
 CASES = tuple(_cases())
@@ -110,13 +110,13 @@ class Row(ItemRow):
 
 def measure(deadline: float, earlier: Sequence[Row] = (), cases: Sequence[StreamCase] = CASES) -> Iterator[Row]:
     """Earlier rows, then one for each other case; after `deadline` (of time.monotonic) the reason alone."""
-    return measure_rest(cases, earlier, lambda row: row.case, deadline, _row, lambda case, why: Row(case, reasons={"all": why}))
+    return measure_rest(cases, earlier, deadline, _row, lambda case, why: Row(case, reasons={"all": why}))
 
 
 def _row(case: StreamCase) -> Row:
     with one_thread(), torch.no_grad():
-        made, reasons = attempt_each(NAMES, case.problem().make)
-        calls = {name: one.step for name, one in made.items()}
+        candidates, reasons = attempt_each(NAMES, case.problem().make)
+        calls = {name: candidate.step for name, candidate in candidates.items()}
         with gc_disabled():
             samples = sample(calls, torch.device("cpu"), _ROUNDS, _BLOCK_US, _MAX_CALLS)
             single = _clock_each(calls, {name: float(np.median(times)) for name, times in samples.items()})

@@ -105,19 +105,17 @@ def measure(
 ) -> Iterator[Row]:
     """Earlier rows, but those of the same name that were measured otherwise, then one for each other scenario."""
     names = {str(scenario) for scenario in scenarios}
-    return measure_rest(
-        scenarios,
-        [row for row in earlier if row.scenario in scenarios or row.label not in names],
-        lambda row: row.scenario,
-        deadline,
-        lambda scenario: measure_arms(scenario, repeats, device),
-        lambda scenario, why: Row(scenario, reasons=dict.fromkeys(ARMS, why)),
-    )
+    kept_rows = [row for row in earlier if row.scenario in scenarios or row.label not in names]
+
+    def without(scenario: Scenario, why: str) -> Row:
+        return Row(scenario, reasons=dict.fromkeys(ARMS, why))
+
+    return measure_rest(scenarios, kept_rows, deadline, lambda scenario: measure_arms(scenario, repeats, device), without)
 
 
 def least(runs: Sequence[StepTimes]) -> StepTimes:
     """The least of each figure over the processes of an arm."""
-    return replace(runs[0], **{one.name: min(getattr(run, one.name) for run in runs) for one in fields(StepTimes)})
+    return replace(runs[0], **{figure.name: min(getattr(run, figure.name) for run in runs) for figure in fields(StepTimes)})
 
 
 def bars(row: Row) -> Iterator[figure_rows.Row]:
@@ -142,18 +140,15 @@ def render(rows: Sequence[Row]) -> str:
     lines = [[escape(row.label), arm, *_cells(least(row.arms[arm]))] for row in rows for arm in ARMS if arm in row.arms]
     reasons = [f"- {escape(f'{row.label}, {arm}: {reason}')}" for row in rows for arm, reason in row.reasons.items()]
     scenario = rows[0].scenario
-    return document(
-        [
-            "## Shapes that vary",
-            f"{scenario.steps} training steps of a fresh process (forward, backward, SGD), each until the device is done, then "
-            f"the same once more; seed {scenario.seed}. Imports, context and inputs are ready before. The least of an arm's "
-            f"processes, which alternate. The JSON file has all of them. {WARM.capitalize()}: what a process left there that "
-            "ran these steps and waited for compilation.",
-            table(header, lines, header[2:]) if lines else "",
-            figure_rows.render_rows([figure for row in rows for figure in bars(row)]),
-            "\n".join(reasons),
-        ]
+    text = (
+        f"{scenario.steps} training steps of a fresh process (forward, backward, SGD), each until the device is done, then the "
+        f"same once more; seed {scenario.seed}. Imports, context and inputs are ready before. The least of an arm's processes, "
+        f"which alternate. The JSON file has all of them. {WARM.capitalize()}: what a process left there that ran these steps "
+        "and waited for compilation."
     )
+    times = table(header, lines, header[2:]) if lines else ""
+    figures = figure_rows.render_rows([figure for row in rows for figure in bars(row)])
+    return document(["## Shapes that vary", text, times, figures, "\n".join(reasons)])
 
 
 def _cells(times: StepTimes) -> list[str]:

@@ -90,7 +90,7 @@ def test_steps_are_of_the_op_alone_and_verified_as_a_layer() -> None:
 
 
 def test_an_implementation_that_is_wrong_has_no_time_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(persistent_steps, "prepared", lambda case, names: dict.fromkeys(names, candidates.WRONG))
+    monkeypatch.setattr(persistent_steps, "prepare", lambda case, name: candidates.WRONG)
     assert {row.reason for row in persistent_steps.measure(float("inf"))} == {candidates.WRONG}
 
 

@@ -37,7 +37,7 @@ def test_a_baseline_s_time_is_its_own_row_s_else_that_beside_a_candidate() -> No
 
 
 @pytest.mark.parametrize(
-    ("called", "replayed", "way"),
+    ("called", "replayed", "timing_mode"),
     [
         (timing(1.0), timing(1.0), REPLAYED),
         (None, timing(1.0), REPLAYED),
@@ -45,10 +45,10 @@ def test_a_baseline_s_time_is_its_own_row_s_else_that_beside_a_candidate() -> No
         (timing(1.0), None, CALLED),
     ],
 )
-def test_graph_replay_is_shown_unless_more_ran_as_called(called: object, replayed: object, way: str) -> None:
+def test_graph_replay_is_shown_unless_more_ran_as_called(called: object, replayed: object, timing_mode: str) -> None:
     row = report_row("mine", SMALL)
     row.timing, row.replay = called, replayed  # type: ignore[assignment]
-    assert rows_of(row).way == way
+    assert rows_of(row).timing_mode == timing_mode
 
 
 def test_what_has_no_time_says_why() -> None:

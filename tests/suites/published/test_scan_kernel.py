@@ -15,7 +15,7 @@ from torch import Tensor
 from pytest_ecornn.contract import MODES, Case, Declared, Implementation, Weights, cells
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published.common import bars, item_rows
+from pytest_ecornn.suites.published.common import bars, item_rows, launches
 from pytest_ecornn.suites.published.scan_kernel_parts import scan_bandwidth, scan_errors, scan_layer, scan_peers
 from pytest_ecornn.suites.published.scan_kernel_parts.scan_judge import LongScanVerifier, sampled, states
 from pytest_ecornn.suites.published.scan_kernel_parts.scan_peers import BCT, BTD, OURS, Variant
@@ -104,13 +104,13 @@ def test_errors_are_relative_to_float64() -> None:
         exact[0, 0, 0] += 0.01 * exact.max()
         return exact
 
-    ways: dict[str, Callable[[Tensor], Tensor]] = {
+    scans: dict[str, Callable[[Tensor], Tensor]] = {
         "exact": lambda x: states(x, scan_errors.CELL),
         "off": off,
         "infinite": lambda x: states(x, scan_errors.CELL) / 0,
         "broken": broken,
     }
-    rows = list(scan_errors.measure(time.monotonic() + 100, "cpu", ways, steps=[4, 64]))
+    rows = list(scan_errors.measure(time.monotonic() + 100, "cpu", scans, steps=[4, 64]))
     assert len(rows) == 8
     assert {row.found["exact"].maximum for row in rows} == {0.0}
     assert [row.found["off"].maximum for row in rows] == [pytest.approx(0.01)] * 8
@@ -218,7 +218,7 @@ def test_a_projection_that_computes_something_else_is_found(monkeypatch: pytest.
 def test_a_layer_is_profiled_with_either_projection(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[Tensor, ...]] = []
     events = [event("kernel", "scan_forward", 0, 4), event("kernel", "sgemm", 4, 6)]
-    monkeypatch.setattr(scan_layer, "profiled", lambda call: made.append(call()) or events)
+    monkeypatch.setattr(launches, "profiled", lambda call: made.append(call()) or events)
     monkeypatch.setattr(scan_layer, "IMPLEMENTATION", "scan_cpu")
     monkeypatch.setattr(scan_layer, "STEPS", 5)
     rows = list(scan_layer.measure(time.monotonic() + 100, "cpu"))
