@@ -188,34 +188,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--seconds", type=float, default=540.0, help="after which nothing more is begun, and what runs is interrupted")
     add("--device", choices=tuple(REPORTS), default="cuda", help="what is measured on. Default: cuda")
     add("--results", type=Path, default=Path("reports"), metavar="FOLDER", help="that holds a folder for each card")
-    add(
-        "--list",
-        dest="is_listed",
-        action="store_true",
-        help="say how old stored reports are and which are missing; measure nothing",
-    )
+    help_text = "say how old stored reports are and which are missing; measure nothing"
+    add("--list", dest="is_listed", action="store_true", help=help_text)
     add("--render", dest="is_rendered", action="store_true", help="write the stored pages anew, and measure nothing")
-    given = parser.parse_args(arguments)
-    if given.is_rendered:
+    parsed = parser.parse_args(arguments)
+    if parsed.is_rendered:
         try:
-            render(given.results)
+            render(parsed.results)
         except ReportError as error:
             parser.error(str(error))
         return 0
-    if given.is_listed:
-        print(*ages(given.results), sep="\n")
+    if parsed.is_listed:
+        print(*ages(parsed.results), sep="\n")
         return 0
-    names = given.names or [*REPORTS[given.device]]
-    if not given.seconds > 0:
-        parser.error(f"--seconds: expected a number over 0, got {given.seconds:g}")
-    if unknown := sorted(set(names) - REPORTS[given.device].keys()):
-        parser.error(f"expected names of {_names(given.device)}, got {', '.join(unknown)}")
-    if given.device == "cuda" and not torch.cuda.is_available():
+    names = parsed.names or [*REPORTS[parsed.device]]
+    if not parsed.seconds > 0:
+        parser.error(f"--seconds: expected a number over 0, got {parsed.seconds:g}")
+    if unknown := sorted(set(names) - REPORTS[parsed.device].keys()):
+        parser.error(f"expected names of {_names(parsed.device)}, got {', '.join(unknown)}")
+    if parsed.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no CUDA device on this machine")
     if not machine.own_root():
         parser.error("expected a clone of the project, whose commit the reports record")
-    folder = given.results / card(given.device)
-    return measure_all(due_reports(folder, names), folder, given.device, given.seconds)
+    folder = parsed.results / card(parsed.device)
+    return measure_all(due_reports(folder, names), folder, parsed.device, parsed.seconds)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def _implementations(name: str, text: str, report: Any, root: Path, has_gpu: boo
 
     The run of a published set is about what it names too.
     """
-    is_of_set = name == RUN and any((root / f"{_CASE_SETS}{one}.csv").exists() for one in _case_sets(report))
+    is_of_set = name == RUN and any((root / f"{_CASE_SETS}{case_set}.csv").exists() for case_set in _case_sets(report))
     folder = root / "implementations"
     of_gpu = {folder / "peers", *folder.glob("*_gpu*")}
     files = {*folder.iterdir(), *folder.glob("peers/*.py")} if has_gpu else {*folder.iterdir()} - of_gpu

@@ -46,8 +46,8 @@ def page(name: str) -> PublishedPage:
 
 def plan(name: str) -> ReportPlan:
     """Returns the plan by which a suite's report is read and rendered. It imports the suite, and with it torch."""
-    found: ReportPlan = import_module(f"{__package__}.{name}").PLAN
-    return found
+    plan: ReportPlan = import_module(f"{__package__}.{name}").PLAN
+    return plan
 
 
 def load(path: Path) -> Report:

@@ -37,40 +37,37 @@ def load(path: Path) -> list[Row]:
 def load_json(path: Path) -> dict[str, Any]:
     """Returns the object of a JSON file; an empty one where it holds none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def fingerprint(report: dict[str, Any]) -> dict[str, Any]:
     """Returns the machine of a suite's report; empty where it has none of the shape that a run's report has."""
-    found = report.get("machine")
+    machine = report.get("machine")
     try:
-        check_fingerprint(found)
+        check_fingerprint(machine)
     except ValueError:
         return {}
-    return dict(found or {})
+    return dict(machine or {})
 
 
 def _of_selection(path: Path) -> Iterator[Row]:
     """Yields torch.nn and auto, whose ratio alone has an interval, of each problem."""
     plan = stored.plan(_SELECTION)
-    for one in plan.rows(path, plan.read(path))["problems"]:
-        columns = {"timing": one.called, "replay": one.replayed}
+    for row in plan.rows(path, plan.read(path))["problems"]:
+        columns = {"timing": row.called, "replay": row.replayed}
         measured = {name: column for name, column in columns.items() if column and {_BASELINE, _AUTO} <= {*column.times_us}}
         if measured:
-            case = _case(one.problem, "cuda" if one.replayed else "cpu")
-            yield from _of_columns(case, measured)
+            yield from _of_columns(_case(row.problem, "cuda" if row.replayed else "cpu"), measured)
 
 
 def _of_columns(case: Case, columns: Mapping[str, Column]) -> Iterator[Row]:
     for name in (_BASELINE, _AUTO):
-        row = _row(name, case)
-        for column, measured in columns.items():
-            against = {_BASELINE: measured.over_baseline} if name == _AUTO else {}
-            base_us = {_BASELINE: measured.times_us[_BASELINE][0]}
-            setattr(row, column, _timing(measured.times_us[name], column, against, base_us))
+        row = Row("benchmark", name, str(case), case.cell, case.dtype, case.device, case.mode, "passed")
+        for field, column in columns.items():
+            setattr(row, field, _timing(column.times_us[name], [_against(column, field)] if name == _AUTO else []))
         row.notes = f"runs {next(iter(columns.values())).choice}" if name == _AUTO else ""
         yield row
 
@@ -83,13 +80,8 @@ def _case(problem: SelectionProblem, device: str) -> Case:
     )  # fmt: skip
 
 
-def _row(name: str, case: Case) -> Row:
-    return Row("benchmark", name, str(case), case.cell, case.dtype, case.device, case.mode, "passed")
-
-
-def _timing(times: Times, column: str, over_it: Mapping[str, Ratio], base_us: Mapping[str, float]) -> Timing:
-    """Returns a timing without the figures that a suite does not have. over_it: others' times over this one."""
-    against = [_against(name, ratio, base_us[name], column) for name, ratio in over_it.items()]
+def _timing(times: Times, against: list[BaselineRatio]) -> Timing:
+    """Returns a timing without the figures that a suite does not have."""
     missing = float("nan")
     return Timing(
         *times, samples_us=[], calls_per_sample=0, clock="", against=against, build_ms=missing, peak_bytes=None, bytes=0,
@@ -97,7 +89,8 @@ def _timing(times: Times, column: str, over_it: Mapping[str, Ratio], base_us: Ma
     )  # fmt: skip
 
 
-def _against(name: str, over_it: Ratio, base_us: float, column: str) -> BaselineRatio:
-    """The ratio of this one's time to the other's."""
-    ratio = Ratio(1 / over_it.ratio, 1 / over_it.high, 1 / over_it.low)
-    return BaselineRatio(name, base_us, ratio.ratio, ratio.low, ratio.high, verdict(ratio, EQUIVALENCE_MARGINS[column]))
+def _against(column: Column, field: str) -> BaselineRatio:
+    """The ratio of auto's time to the baseline's."""
+    over_auto, time_us = column.over_baseline, column.times_us[_BASELINE][0]
+    ratio = Ratio(1 / over_auto.ratio, 1 / over_auto.high, 1 / over_auto.low)
+    return BaselineRatio(_BASELINE, time_us, ratio.ratio, ratio.low, ratio.high, verdict(ratio, EQUIVALENCE_MARGINS[field]))

@@ -21,14 +21,15 @@ _DETERMINISTIC_SHARE = 10  # steps of a scenario over those of its deterministic
 
 def make_scenarios(seed: int = _SEED, count: int = _DRAWN, steps: int = _STEPS) -> list[Scenario]:
     """The fixed scenarios, then `count` drawn ones."""
-    all_of_them = (*scenario_times.FIXED, *scenario_times.drawn(seed, count))
-    return [replace(scenario, steps=steps, seed=seed) for scenario in all_of_them]
+    scenarios = (*scenario_times.FIXED, *scenario_times.drawn(seed, count))
+    return [replace(scenario, steps=steps, seed=seed) for scenario in scenarios]
 
 
 def make_plan(scenarios: Sequence[Scenario], repeats: int = _REPEATS, device: str = "cuda") -> ReportPlan:
     """The report on these scenarios, of which the first three run deterministically too."""
     measure = partial(scenario_times.measure, scenarios=scenarios, repeats=repeats, device=device)
-    short = [replace(one, steps=max(1, one.steps // _DETERMINISTIC_SHARE)) for one in scenarios[: len(scenario_times.FIXED)]]
+    fixed = scenarios[: len(scenario_times.FIXED)]
+    short = [replace(scenario, steps=max(1, scenario.steps // _DETERMINISTIC_SHARE)) for scenario in fixed]
     parts = {
         **single_figures.make_parts(device, short),
         "scenarios": ReportPart(measure, scenario_times.render, 0.6, row=scenario_times.Row, is_resumable=True),
@@ -50,15 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--only", nargs="+", metavar="NAME", help="scenarios whose name contains one of these")
     add("--device", choices=("cuda", "cpu"), default="cuda")
     add("--deadline", dest="seconds", type=float, default=argparse.SUPPRESS, help="the same as --seconds")
-    given = options.parse_known_args(arguments)[0]
+    parsed = options.parse_known_args(arguments)[0]
     for name, least in (("drawn", 0), ("steps", 1), ("repeats", 1)):
-        if (value := getattr(given, name)) < least:
+        if (value := getattr(parsed, name)) < least:
             options.error(f"--{name}: expected at least {least}, got {value}")
-    scenarios = make_scenarios(given.seed, given.drawn, given.steps)
-    chosen = [one for one in scenarios if not given.only or any(name in str(one) for name in given.only)]
+    scenarios = make_scenarios(parsed.seed, parsed.drawn, parsed.steps)
+    chosen = [scenario for scenario in scenarios if not parsed.only or any(name in str(scenario) for name in parsed.only)]
     if not chosen:
-        options.error(f"--only: expected a part of a name of {'; '.join(map(str, scenarios))}, got {' '.join(given.only)}")
-    return make_plan(chosen, given.repeats, given.device).main(__doc__, arguments, options)
+        options.error(f"--only: expected a part of a name of {'; '.join(map(str, scenarios))}, got {' '.join(parsed.only)}")
+    return make_plan(chosen, parsed.repeats, parsed.device).main(__doc__, arguments, options)
 
 
 if __name__ == "__main__":

@@ -41,15 +41,15 @@ def from_json(kind: Any, value: Any) -> Any:
         hints = field_types(kind)
         known = [field.name for field in fields(kind) if field.name in value]
         return kind(**{name: from_json(hints[name], value[name]) for name in known})
-    origin, given = get_origin(kind), get_args(kind)
+    origin, members = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return None if value is None else from_json(next(one for one in given if one is not types.NoneType), value)
+        return None if value is None else from_json(next(kind for kind in members if kind is not types.NoneType), value)
     if origin is dict:
-        return {key: from_json(given[1], one) for key, one in value.items()}
+        return {key: from_json(members[1], element) for key, element in value.items()}
     if origin is list:
-        return [from_json(given[0], one) for one in value]
+        return [from_json(members[0], element) for element in value]
     if origin is tuple:
-        return tuple(from_json(of, one) for of, one in zip(given, value, strict=True))
+        return tuple(from_json(kind, element) for kind, element in zip(members, value, strict=True))
     return value
 
 
@@ -62,18 +62,12 @@ class Run:
     began: float = 0.0
 
 
-def of_report(found: dict[str, Any]) -> list[Run]:
+def of_report(content: dict[str, Any]) -> list[Run]:
     """Returns a report's runs from its JSON. Older reports have only the seconds of the last run and of those before it."""
-    if "runs" in found:
-        return list(from_json(list[Run], found["runs"]))
-    before = [Run([], seconds)] if (seconds := found.get("earlier_seconds", 0)) else []
-    return [*before, Run(list(found["rows"]), found["seconds"])]
-
-
-def describe(runs: Sequence[Run]) -> str:
-    """How long they took together."""
-    several = f", in {len(runs)} runs" if len(runs) > 1 else ""
-    return f"made in {sum(run.seconds for run in runs):.0f} s{several}"
+    if "runs" in content:
+        return list(from_json(list[Run], content["runs"]))
+    before = [Run([], seconds)] if (seconds := content.get("earlier_seconds", 0)) else []
+    return [*before, Run(list(content["rows"]), content["seconds"])]
 
 
 @dataclass(frozen=True)
@@ -138,11 +132,9 @@ class ReportPlan:
             except Exception as error:
                 report.ended[name] = reason(error)
                 write(name, f"ended early: {report.ended[name]}")
-            here = report.rows.get(name, [])
-            known = {row.label for row in here}
-            is_cut_short = name in report.ended
+            known, is_cut_short = {row.label for row in report.rows[name]}, name in report.ended
             due = [row for row in earlier.get(name, ()) if missing(row) and (row.label in known or is_cut_short)]
-            report.rows[name] = _with_due(here, due)  # what was measured of these stays
+            report.rows[name] = _with_due(report.rows[name], due)  # what was measured of these stays
             report.write(folder)
 
     def _load_previous(self, path: Path, report: Report) -> dict[str, list[Any]]:
@@ -150,16 +142,17 @@ class ReportPlan:
 
         Another commit may go on after one that has all files alike that the report is about.
         """
-        found = self.read(path)
-        then, now = found["machine"], report.machine
-        pairs = [("GPU", _gpus(then), _gpus(now)), *((name, then[name], now[name]) for name in _SAME)]
-        different = [f"{name} {one} and {other}" for name, one, other in pairs if one != other]
+        content = self.read(path)
+        then, now = content["machine"], report.machine
+        gpus = (list((machine["gpu"] or {}).get("names") or []) for machine in (then, now))
+        pairs = [("GPU", *gpus), *((name, then[name], now[name]) for name in _SAME)]
+        different = [f"{name} {before} and {after}" for name, before, after in pairs if before != after]
         if then["commit"] != now["commit"] and ((age := staleness.of_report(path)) is None or age.is_stale):
             different.append(f"commit {then['commit']} and {now['commit']}" + (f" ({age})" if age else ""))
         if different:
             raise ValueError(f"rows of {path} cannot stand in this report: {'; '.join(different)}")
-        report.runs = of_report(found)
-        return self.rows(path, found)
+        report.runs = of_report(content)
+        return self.rows(path, content)
 
     def load(self, path: Path) -> Report:
         """A stored report. Raises ValueError as `read` and `rows` do."""
@@ -177,29 +170,27 @@ class ReportPlan:
     def read(self, path: Path) -> dict[str, Any]:
         """Returns a report's JSON. Raises ValueError, in one line, for a file that holds none."""
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            mistyped = [name for name in _NEEDED if not isinstance(found[name], _NEEDED[name])]
-            check_fingerprint(found["machine"])
-            headline(found["machine"])
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            mistyped = [name for name in _NEEDED if not isinstance(content[name], _NEEDED[name])]
+            check_fingerprint(content["machine"])
+            headline(content["machine"])
         except OSError as error:
             raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from error
         except (ValueError, RecursionError, LookupError, TypeError) as error:
-            raise ValueError(
-                f"{path}: expected the JSON of a report of {self.name} ({type(error).__name__}: {error})"
-            ) from error
+            why = f"{type(error).__name__}: {error}"
+            raise ValueError(f"{path}: expected the JSON of a report of {self.name} ({why})") from error
         if mistyped:
             raise ValueError(f"{path}: expected other types of {', '.join(mistyped)}")
-        if found["schema_version"] != self.schema_version:
-            raise ValueError(f"{path}: expected schema_version {self.schema_version}, got {found['schema_version']}")
-        return found
+        if (version := content["schema_version"]) != self.schema_version:
+            raise ValueError(f"{path}: expected schema_version {self.schema_version}, got {version}")
+        return content
 
-    def rows(self, path: Path, found: dict[str, Any]) -> dict[str, list[Any]]:
+    def rows(self, path: Path, content: dict[str, Any]) -> dict[str, list[Any]]:
         """Returns the rows of a report's JSON, by part. Raises ValueError where one is none, or of a part that is not read."""
-        unread = [name for name in found["rows"] if name not in self.parts]
-        if unread:
+        if unread := [name for name in content["rows"] if name not in self.parts]:
             raise ValueError(f"{path}: rows of {', '.join(unread)} are only written, never read")
         try:
-            return {name: [from_json(self.parts[name].row, row) for row in rows] for name, rows in found["rows"].items()}
+            return {name: [from_json(self.parts[name].row, row) for row in rows] for name, rows in content["rows"].items()}
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{path}: expected rows of {self.name} ({type(error).__name__}: {error})") from error
 
@@ -210,14 +201,13 @@ class ReportPlan:
         return {name: start + seconds * spent / whole for name, spent in zip(chosen, accumulate(chosen.values()), strict=True)}
 
     def main(self, text: str | None, arguments: Sequence[str] | None = None, *options: argparse.ArgumentParser) -> int:
-        """The command, which takes the given options as well. text: its first line says what it does. Returns the exit code."""
+        """The command, which takes these options as well. text: its first line says what it does. Returns the exit code."""
         parser = self._parser((text or "").partition("\n")[0], options)
-        given = parser.parse_args(arguments)
-        names = given.parts or list(self.parts)
+        parsed = parser.parse_args(arguments)
         try:
-            resumed = given.output / f"{self.name}.json" if given.resume is _OWN else given.resume
-            measure = partial(self.run, given.output, given.seconds, names, resumed)
-            if given.device == "cuda":
+            resumed = parsed.output / f"{self.name}.json" if parsed.resume is _OWN else parsed.resume
+            measure = partial(self.run, parsed.output, parsed.seconds, parsed.parts or list(self.parts), resumed)
+            if parsed.device == "cuda":
                 return exit_code(parser.prog, measure)
             measure()
             return 0
@@ -238,16 +228,14 @@ class ReportPlan:
         return parser
 
 
-def _fill(found: list[Any], rows: Iterator[Any], earlier: Sequence[Any], write: Callable[[str], None]) -> None:
+def _fill(measured: list[Any], rows: Iterator[Any], earlier: Sequence[Any], write: Callable[[str], None]) -> None:
     """Written after each new row, but once for those of an earlier run and those that were not reached, which may be many."""
     late, known = 0, set(map(id, earlier))
     for row in rows:
-        found.append(row)
-        if id(row) in known:
-            continue
-        if NOT_REACHED in repr(row):
+        measured.append(row)
+        if id(row) not in known and NOT_REACHED in repr(row):
             late += 1
-        else:
+        elif id(row) not in known:
             write(row.label)
     if late:
         write(f"{late} not reached")
@@ -259,17 +247,13 @@ def headline(fingerprint: dict[str, Any]) -> str:
     return f"{machine.gpu_summary(fingerprint)}; {threads}; {fingerprint.get('allocator', '')}"
 
 
-def _gpus(found: dict[str, Any]) -> list[str]:
-    return list((found["gpu"] or {}).get("names") or [])
-
-
 def _lines(rows: Sequence[Any]) -> str:
     """JSON of a row a line: of hundreds that are written after each it takes little time, and shows what is new."""
     return ",".join(f"\n   {json.dumps(row, default=_fields)}" for row in rows)
 
 
-def _fields(one: Any) -> dict[str, Any]:
-    return {field.name: getattr(one, field.name) for field in fields(one)}
+def _fields(row: Any) -> dict[str, Any]:
+    return {field.name: getattr(row, field.name) for field in fields(row)}
 
 
 @dataclass
@@ -284,13 +268,10 @@ class Report:
     ended: dict[str, str] = field(default_factory=dict)
 
     def markdown(self) -> str:
-        return document(
-            [
-                f"# {self.plan.title}",
-                escape(f"{headline({**self.machine, 'allocator': self.allocator})}; {describe(self.runs)}."),
-                *(part for name in self.plan.order for part in self._part(name)),
-            ]
-        )
+        several = f", in {len(self.runs)} runs" if len(self.runs) > 1 else ""
+        made = f"made in {sum(run.seconds for run in self.runs):.0f} s{several}"
+        head = escape(f"{headline({**self.machine, 'allocator': self.allocator})}; {made}.")
+        return document([f"# {self.plan.title}", head, *(part for name in self.plan.order for part in self._part(name))])
 
     def _part(self, name: str) -> Iterator[str]:
         if rows := self.rows.get(name):

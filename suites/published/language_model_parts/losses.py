@@ -13,9 +13,9 @@ import torch
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.suites.published.common.item_rows import attempt_each, measure_rest
-from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE, OURS, YARDSTICK
+from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE, OURS, YARDSTICK, ModelSizes
 from pytest_ecornn.suites.published.language_model_parts.throughput import HIDDEN
-from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, Corpus, ModelSizes, Training
+from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, Corpus, Training
 from pytest_ecornn.verification.comparison import MAX_FACTOR, MAX_FLOOR, RMS_FACTOR, RMS_FLOOR
 from pytest_ecornn.verification.layer_rules import precision_eps
 
@@ -109,7 +109,7 @@ def _curve_row(sizes: ModelSizes, corpus: Corpus, device: torch.device) -> Curve
         return Curve(rms, float(errors.abs().max() / exact.abs().max()), float(losses[-1]))
 
     yardstick = curve(YARDSTICK)
-    eps = precision_eps(sizes.layer_sizes(str(device)).case)
+    eps = precision_eps(sizes.case(str(device)))
     rms_limit = RMS_FACTOR * yardstick.rms + RMS_FLOOR * eps / len(exact) ** 0.5
     curves, reasons = attempt_each(ARMS, curve)
     arms = {name: curves[name] if name in curves else Curve(reason=reasons[name]) for name in ARMS}

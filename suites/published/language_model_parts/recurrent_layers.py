@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,34 +15,49 @@ from torch.nn.functional import dropout
 import pytest_ecornn.nn
 from pytest_ecornn.contract import Case, Implementation, Layer, Weights
 from pytest_ecornn.reference.loop import ReferenceLoop
+from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.run.discovery import discover
 
 BASELINE, DEFAULT, NONE, YARDSTICK = "nn.LSTM", "sequential", "no recurrent layer", "yardstick"
 OURS = ("transposed_gpu", "persistent_gpu", "auto")
 _MODULES = ("persistent_gpu", "auto")
+LAYERS = 2
 _SUFFIX = "_l0"
 
 
 @dataclass(frozen=True)
-class LayerSizes:
-    """T time steps, B sequences, L layers of H units. dtype, precision: a Case's, of what the layers compute in."""
+class ModelSizes:
+    """H units, embedding and layers alike; V words; B sequences of T words. precision: training.PRECISIONS's, or float64."""
 
-    steps: int
-    batch: int
     hidden: int
-    layers: int
-    dropout: float
-    dtype: str
+    vocabulary: int
     precision: str
-    device: str
+    dropout: float = 0.5
+    batch: int = 32
+    steps: int = 35
+
+    def case(self, device: str) -> Case:
+        """One of the recurrent layers."""
+        return Case(
+            cell="lstm", steps=self.steps, batch=self.batch, hidden_size=self.hidden, dtype=self.dtype, device=device,
+            precision="tf32" if self.precision == "tf32" else "ieee", has_state=True, mode="training",
+        )  # fmt: skip
 
     @property
-    def case(self) -> Case:
-        """One of the layers."""
-        return Case(
-            cell="lstm", steps=self.steps, batch=self.batch, hidden_size=self.hidden, dtype=self.dtype,
-            precision=self.precision, device=self.device, has_state=True, mode="training",
-        )  # fmt: skip
+    def label(self) -> str:
+        return f"{LAYERS} x {self.hidden}, {self.precision}"
+
+    @property
+    def dtype(self) -> str:
+        """The dtype that the recurrent layer computes in."""
+        return "float32" if self.precision == "tf32" else self.precision
+
+    @contextmanager
+    def precision_set(self) -> Iterator[None]:
+        """Sets the precision of float32 products; cuDNN takes tensor cores in bfloat16 only with TF32."""
+        products = "ieee" if self.precision in ("float32", "float64") else "tf32"
+        with fp32_precision("rnn", products), fp32_precision("matmul", products):
+            yield
 
 
 class NoLayer(nn.Module):
@@ -53,14 +70,14 @@ class NoLayer(nn.Module):
 class ContractLSTM(nn.Module):
     """Layers of an implementation, with torch.nn.LSTM's parameters, states and dropout between layers."""
 
-    def __init__(self, implementation: Implementation, sizes: LayerSizes):
+    def __init__(self, implementation: Implementation, sizes: ModelSizes, device: str):
         super().__init__()
-        self._sizes, self._dtype = sizes, getattr(torch, sizes.dtype)
-        for parameter, value in nn.LSTM(sizes.hidden, sizes.hidden, sizes.layers).named_parameters():
+        self._dropout, self._dtype = sizes.dropout, getattr(torch, sizes.dtype)
+        for parameter, value in nn.LSTM(sizes.hidden, sizes.hidden, LAYERS).named_parameters():
             self.register_parameter(parameter, nn.Parameter(value.detach()))
-        self.to(sizes.device)
-        weights = [_CastWeights(self, layer, self._dtype) for layer in range(sizes.layers)]
-        self._layers: list[Layer] = [implementation.build(sizes.case, one) for one in weights]
+        self.to(device)
+        weights = [_CastWeights(self, layer, self._dtype) for layer in range(LAYERS)]
+        self._layers: list[Layer] = [implementation.build(sizes.case(device), of_layer) for of_layer in weights]
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """x: [T, B, H]. state: two of [L, B, H]."""
@@ -69,7 +86,7 @@ class ContractLSTM(nn.Module):
             x, state = x.to(self._dtype), (state[0].to(self._dtype), state[1].to(self._dtype))
             for number, layer in enumerate(self._layers):
                 if number:
-                    x = dropout(x, self._sizes.dropout, self.training)
+                    x = dropout(x, self._dropout, self.training)
                 x, final = layer(x, (state[0][number : number + 1], state[1][number : number + 1]), None)
                 finals.append(final)
         hidden, cell = (torch.cat(of_layers) for of_layers in zip(*finals, strict=True))
@@ -106,33 +123,33 @@ class _CastInto(torch.autograd.Function):
         return gradient.to(ctx.dtype), None
 
 
-def make_layer(name: str, sizes: LayerSizes, seed: int = 0) -> nn.Module:
-    """The layers by name, on the sizes' device, with torch.nn's initial values.
+def make_layer(name: str, sizes: ModelSizes, device: str, seed: int = 0) -> nn.Module:
+    """The layers by name, with torch.nn's initial values.
 
     Raises Unsupported, or ValueError with the reason, where they do not run.
     """
     if name == NONE:
         return NoLayer()
     torch.manual_seed(seed)
-    sizes_of_nn = sizes.hidden, sizes.hidden, sizes.layers
+    sizes_of_nn = sizes.hidden, sizes.hidden, LAYERS
     initial = nn.LSTM(*sizes_of_nn, dropout=sizes.dropout)
     if name == BASELINE:
-        return initial.to(sizes.device)
+        return initial.to(device)
     if name in _MODULES:
         os.environ.setdefault("ECORNN_COMPILE", "wait")  # what is measured is the choice, not what runs before it
         layer: nn.Module = pytest_ecornn.nn.LSTM(*sizes_of_nn, dropout=sizes.dropout, backend=name)
     else:
-        layer = _of_implementation(name, sizes)
+        layer = _of_implementation(name, sizes, device)
     layer.load_state_dict(initial.state_dict())
-    return layer.to(sizes.device)
+    return layer.to(device)
 
 
-def _of_implementation(name: str, sizes: LayerSizes) -> nn.Module:
+def _of_implementation(name: str, sizes: ModelSizes, device: str) -> nn.Module:
     if name == YARDSTICK:
-        return ContractLSTM(ReferenceLoop(), sizes)
+        return ContractLSTM(ReferenceLoop(), sizes, device)
     if name == DEFAULT:
-        sizes = replace(sizes, precision="ieee")  # it has no TF32
+        sizes = replace(sizes, precision=sizes.dtype)  # it has no TF32
     implementation = discover([])[name].cls()
-    if reason := implementation.refusal(sizes.case):
+    if reason := implementation.refusal(sizes.case(device)):
         raise ValueError(reason)
-    return ContractLSTM(implementation, sizes)
+    return ContractLSTM(implementation, sizes, device)

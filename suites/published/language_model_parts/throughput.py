@@ -22,8 +22,8 @@ from pytest_ecornn.results.formatting import ratio_interval, significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.bars import MinTarget, Times, format_ratio
 from pytest_ecornn.suites.published.common.item_rows import attempt_each, group, measure_rest
-from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE, DEFAULT, NONE, OURS
-from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, Corpus, ModelSizes, Training
+from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE, DEFAULT, NONE, OURS, ModelSizes
+from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, Corpus, Training
 
 EAGER, GRAPH = "eager", "graph"
 _STEP_LABELS = {EAGER: "steps as called", GRAPH: "one CUDA graph a step"}

@@ -6,8 +6,6 @@ As EcoRNN trains on PTB: Zaremba et al., Recurrent Neural Network Regularization
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout, linear
 
 from pytest_ecornn.measurement.measurement import gc_disabled
-from pytest_ecornn.reference.precision import fp32_precision
-from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import NONE, LayerSizes, make_layer
+from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import LAYERS, NONE, ModelSizes, make_layer
 
 ZIPF, PAIRS = "Zipf's law", "pairs"
 _PAIRED = 0.9  # of the words of `pairs` that follow from the one before
@@ -26,7 +23,6 @@ _SEED = 0
 _END = "<eos>"  # of a line
 AUTOCAST = "bfloat16"
 PRECISIONS = ("float32", "tf32", AUTOCAST)
-LAYERS = 2
 _RATE, _MAX_NORM, _RANGE = 5.0, 0.25, 0.1
 _WARM_UP = 3
 
@@ -80,38 +76,6 @@ def read(path: Path) -> Corpus:
     return Corpus(torch.tensor([ranks[word] for word in words]), len(ranks), path.name)
 
 
-@dataclass(frozen=True)
-class ModelSizes:
-    """H units, embedding and layers alike; V words; B sequences of T words. precision: of PRECISIONS, or float64."""
-
-    hidden: int
-    vocabulary: int
-    precision: str
-    dropout: float = 0.5
-    batch: int = 32
-    steps: int = 35
-
-    def layer_sizes(self, device: str) -> LayerSizes:
-        precision = "tf32" if self.precision == "tf32" else "ieee"
-        return LayerSizes(self.steps, self.batch, self.hidden, LAYERS, self.dropout, self.dtype, precision, device)
-
-    @property
-    def label(self) -> str:
-        return f"{LAYERS} x {self.hidden}, {self.precision}"
-
-    @property
-    def dtype(self) -> str:
-        """The dtype that the recurrent layer computes in."""
-        return "float32" if self.precision == "tf32" else self.precision
-
-    @contextmanager
-    def precision_set(self) -> Iterator[None]:
-        """Sets the precision of float32 products; cuDNN takes tensor cores in bfloat16 only with TF32."""
-        products = "ieee" if self.precision in ("float32", "float64") else "tf32"
-        with fp32_precision("rnn", products), fp32_precision("matmul", products):
-            yield
-
-
 class LanguageModel(nn.Module):
     """Logits [T, B, V] of the next word, and the states. output_dtype: of the recurrent layer's output in the last call."""
 
@@ -138,7 +102,7 @@ class Training:
     """
 
     def __init__(self, name: str, sizes: ModelSizes, batches: Tensor, device: torch.device, seed: int = 0):
-        layer = make_layer(name, sizes.layer_sizes(str(device)), seed)
+        layer = make_layer(name, sizes, str(device), seed)
         torch.manual_seed(seed + 1)
         self.model = LanguageModel(layer, sizes).to(device, torch.float64 if sizes.precision == "float64" else torch.float32)
         self._optimizer = torch.optim.SGD(self.model.parameters(), lr=_RATE)
@@ -180,7 +144,7 @@ class Training:
 
     def _train(self) -> Tensor:
         self._optimizer.zero_grad(set_to_none=True)
-        with self._autocast():
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._casts):
             logits, state = self.model(self._words[:-1], self._state)
             loss = cross_entropy(logits.flatten(0, 1), self._words[1:].flatten())
         loss.backward()
@@ -190,6 +154,3 @@ class Training:
             for before, after in zip(self._state, state, strict=True):
                 before.copy_(after.detach())
         return loss.detach()
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self._device.type, torch.bfloat16) if self._casts else nullcontext()

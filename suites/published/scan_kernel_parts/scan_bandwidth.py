@@ -104,7 +104,7 @@ def measure(deadline: float, device: str = "cuda") -> Iterator[Row]:
 @torch.no_grad()
 def _row(shape: Shape, device: str) -> Row:
     count = ceil(_CACHES * torch.cuda.get_device_properties(device).L2_cache_size / shape.bytes)
-    scans = [make_scan(shape, device, *_ops()) for _ in range(count)]
+    scans = [Scan(shape, device, *_ops()) for _ in range(count)]
     arms = [Arm([Replay(scan.run) for scan in scans]), Arm([Replay(make_copy(shape.bytes, device)) for _ in range(count)])]
     measure_interleaved(arms, _ROUNDS)
     error = max(scan.error() for scan in scans)
@@ -125,8 +125,10 @@ def _ops() -> tuple[Forward, Forward]:
 class Scan:
     """One scan on arrays of its own. `run` makes it; `error` is that of what the last run, or its replay, left."""
 
-    def __init__(self, shape: Shape, x: Tensor, forward: Forward, backward: Forward):
-        self._shape, self._x, self._forward, self._backward = shape, x, forward, backward
+    def __init__(self, shape: Shape, device: str, forward: Forward, backward: Forward):
+        self._shape, self._forward, self._backward = shape, forward, backward
+        sizes = shape.batch, shape.steps, shape.gates * shape.hidden
+        self._x = x = torch.randn(sizes, device=device, dtype=getattr(torch, shape.dtype))
         self._options = (None, None, shape.cell, True, False)
         self._result: Tensor | None = None
         if shape.is_backward:
@@ -153,11 +155,6 @@ class Scan:
         if self._shape.is_backward:
             (exact,) = torch.autograd.grad(exact, x, sampled(self._d_output[-1:], channels, hidden).double())
         return float((actual - exact).abs().max() / exact.abs().max())
-
-
-def make_scan(shape: Shape, device: str, forward: Forward, backward: Forward) -> Scan:
-    sizes = shape.batch, shape.steps, shape.gates * shape.hidden
-    return Scan(shape, torch.randn(sizes, device=device, dtype=getattr(torch, shape.dtype)), forward, backward)
 
 
 def make_copy(count: int, device: str) -> Callable[[], None]:

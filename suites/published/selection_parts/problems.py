@@ -117,7 +117,8 @@ def ecornn() -> Iterator[SelectionProblem]:
 def deepbench() -> Iterator[SelectionProblem]:
     """DeepBench's problems in float16 and TF32; those of its training set in both modes, of its inference sets forward."""
     origins = case_set("deepbench").items()
-    shapes = dict.fromkeys((is_training(origin), one.cell, one.hidden_size, one.batch, one.steps) for one, origin in origins)
+    kinds = ((is_training(origin), case.cell, case.hidden_size, case.batch, case.steps) for case, origin in origins)
+    shapes = dict.fromkeys(kinds)
     for has_training, cell, hidden, batch, steps in shapes:
         for precision, mode in product(("float16", "tf32") if steps <= _MAX_STEPS else (), MODES[: 1 + has_training]):
             yield SelectionProblem("deepbench", cell, 1, hidden, hidden, batch, steps, 1, precision, mode)
@@ -132,19 +133,10 @@ def drawn(seed: int, count: int) -> Iterator[SelectionProblem]:
     """
     random = Random(seed)
     for _ in range(count):
-        yield from _in_both_modes(_fitting(random))
-
-
-def _in_both_modes(one: SelectionProblem) -> Iterator[SelectionProblem]:
-    return (replace(one, mode=mode) for mode in MODES)
-
-
-def _fitting(random: Random) -> SelectionProblem:
-    """A drawn problem that is not too large."""
-    one = _drawn(random)
-    while _flop(one) > _MAX_FLOP or one.steps * one.batch * one.hidden_size * one.layers * one.directions > _MAX_STATES:
-        one = _drawn(random)
-    return one
+        problem = _drawn(random)
+        while _is_too_large(problem):
+            problem = _drawn(random)
+        yield from (replace(problem, mode=mode) for mode in MODES)
 
 
 def _drawn(random: Random) -> SelectionProblem:
@@ -162,10 +154,11 @@ def _drawn(random: Random) -> SelectionProblem:
     )
 
 
-def _flop(one: SelectionProblem) -> float:
-    gates = {"lstm": 4, "gru": 3}.get(one.cell, 1)
-    widths = one.input_size + (one.layers - 1) * one.directions * one.hidden_size + one.layers * one.hidden_size
-    return 2.0 * one.steps * one.batch * gates * one.hidden_size * one.directions * widths
+def _is_too_large(problem: SelectionProblem) -> bool:
+    gates, hidden, layers = {"lstm": 4, "gru": 3}.get(problem.cell, 1), problem.hidden_size, problem.layers
+    states = problem.steps * problem.batch * hidden * problem.directions  # of a layer
+    widths = problem.input_size + (layers - 1) * problem.directions * hidden + layers * hidden
+    return 2.0 * states * gates * widths > _MAX_FLOP or states * layers > _MAX_STATES
 
 
 def drawn_scans(seed: int, count: int) -> Iterator[SelectionProblem]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from statistics import geometric_mean
@@ -17,7 +17,7 @@ from pytest_ecornn.measurement.alternating import Calls, Replay, sample
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.bars import format_ratio
+from pytest_ecornn.suites.published.common.bars import Times, format_ratio
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
 from pytest_ecornn.suites.published.selection_parts.problems import (
     AUTO,
@@ -32,7 +32,8 @@ from pytest_ecornn.system.error_line import first_line
 
 _BLOCK_US = 2500.0
 ROUNDS = 9
-_WAYS = {"called": "as called", "replayed": "graph replay"}
+_TIMINGS = {"called": "as called", "replayed": "graph replay"}
+_BACKEND_NAMES = {"torch": "torch.nn", "sequential": "loop"}  # in tables, where they are others
 _TITLES = {
     "ecornn": "EcoRNN's language models",
     "deepbench": "DeepBench's problems",
@@ -43,13 +44,13 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Column:
-    """Times of one way of timing, in us: (median, low, high) by backend; the choice, and ratios that are over 1 where it wins.
+    """Times as called or replayed, in us: (median, low, high) by backend; the choice, and ratios that are over 1 where it wins.
 
     over_baseline: the baseline's time over auto's. over_best: the fastest backend's time over auto's; under 1 is regret.
     """
 
     choice: str
-    times_us: dict[str, tuple[float, float, float]]
+    times_us: dict[str, Times]
     over_baseline: Ratio
     over_best: Ratio
     best: str
@@ -110,24 +111,16 @@ def measure(problem: SelectionProblem, device: torch.device, confidence: float, 
                 calls.pop(backend, None)
                 refusals[backend] = first_line(error) or type(error).__name__
         calls[AUTO] = call
-        called = _column(calls, device, confidence, rounds, _name(decision.called if decision else _ran(notes)))
+        ran = notes.partition(";")[0].partition(":")[0]
+        called = _column(calls, device, confidence, rounds, decision.called if decision else ran)
         replayed = None
         if device.type == "cuda":
-            graphs = {name: Replay(one) for name, one in calls.items()}
-            captured = _name(decision.device if decision else _ran(notes))
-            replayed = _column(graphs, device, confidence, rounds, captured)
+            graphs = {name: Replay(call) for name, call in calls.items()}
+            replayed = _column(graphs, device, confidence, rounds, decision.device if decision else ran)
     return SelectionRow(
         problem, called, replayed, refusals, decision.probe_ms if decision else 0.0, decision.compile_ms if decision else 0.0,
         first_call_ms, first_peak / max(1, later_peak), notes,
     )  # fmt: skip
-
-
-def _ran(notes: str) -> str:
-    return notes.partition(";")[0].partition(":")[0]
-
-
-def _name(backend: str) -> str:
-    return {"torch": "torch.nn", "sequential": "loop"}.get(backend, backend)
 
 
 def _first_call(call: Callable[[], Any], device: torch.device) -> tuple[float, int]:
@@ -149,7 +142,7 @@ def _column(calls: Calls, device: torch.device, confidence: float, rounds: int, 
     others = [name for name in calls if name != AUTO]
     best = min(others, key=lambda name: times_us[name][0])
     over = {name: paired_ratio(samples[name], samples[AUTO], confidence) for name in (others[0], best)}
-    return Column(choice, times_us, over[others[0]], over[best], best)
+    return Column(_BACKEND_NAMES.get(choice, choice), times_us, over[others[0]], over[best], best)
 
 
 def render(measured: Sequence[SelectionRow]) -> str:
@@ -180,7 +173,7 @@ def summary(rows: Sequence[SelectionRow]) -> str:
     labels = dict.fromkeys(_group(row) for name in _TITLES for row in rows if row.problem.set == name)
     for label, mode in product(labels, MODES):
         group = [row for row in rows if (_group(row), row.problem.mode) == (label, mode)]
-        lines += [_summary_line(label, mode, way, group) for way in _WAYS if group]
+        lines += [_summary_line(label, mode, timing, group) for timing in _TIMINGS if group]
     costs = _costs(rows)
     return document([table(header, filter(None, lines), header[3:]).strip(), costs]).strip()
 
@@ -189,15 +182,15 @@ def _group(row: SelectionRow) -> str:
     return row.problem.set + (f", {row.problem.precision}" if row.problem.set == "deepbench" else "")
 
 
-def _summary_line(name: str, mode: str, way: str, rows: Sequence[SelectionRow]) -> list[str]:
-    columns: list[Column] = [column for row in rows if (column := getattr(row, way)) is not None]
+def _summary_line(name: str, mode: str, timing: str, rows: Sequence[SelectionRow]) -> list[str]:
+    columns: list[Column] = [column for row in rows if (column := getattr(row, timing)) is not None]
     if not columns:
         return []
-    ratios, of_best = ([getattr(one, kind).ratio for one in columns] for kind in ("over_baseline", "over_best"))
-    below = sum(one.over_baseline.high < 0.97 for one in columns)
-    near = sum(value >= 0.95 for value in of_best)
+    ratios, of_best = ([getattr(column, kind).ratio for column in columns] for kind in ("over_baseline", "over_best"))
+    below = sum(column.over_baseline.high < 0.97 for column in columns)
+    near = sum(ratio >= 0.95 for ratio in of_best)
     return [
-        name, mode, _WAYS[way], str(len(columns)), f"{geometric_mean(ratios):.2f}", f"{min(ratios):.2f}", str(below),
+        name, mode, _TIMINGS[timing], str(len(columns)), f"{geometric_mean(ratios):.2f}", f"{min(ratios):.2f}", str(below),
         f"{geometric_mean(of_best):.3f}", f"{near} of {len(columns)}", f"{1 / min(of_best):.2f}",
     ]  # fmt: skip
 
@@ -206,7 +199,7 @@ def _costs(rows: Sequence[SelectionRow]) -> str:
     timed = sorted(row.decision_ms for row in rows if row.decision_ms)
     if not timed:
         return "No decision was timed: one backend alone runs each problem."
-    over = [row for row in rows if row.decision_ms > budget_ms(row)]
+    over = [row for row in rows if row.called and row.decision_ms > max(50.0, 6 * row.called.times_us[AUTO][0] / 1e3)]
     peaks = sorted(row.peak_over_winner for row in rows if row.decision_ms and row.peak_over_winner)
     text = (
         f"{len(timed)} decisions were timed: median {timed[len(timed) // 2]:.1f} ms, most {timed[-1]:.1f} ms beside first "
@@ -217,28 +210,23 @@ def _costs(rows: Sequence[SelectionRow]) -> str:
     return text
 
 
-def budget_ms(row: SelectionRow) -> float:
-    """50 ms, or six calls of the winner if they take longer."""
-    return max(50.0, 6 * row.called.times_us[AUTO][0] / 1e3) if row.called else 50.0
-
-
 def _section(name: str, rows: Sequence[SelectionRow]) -> str:
     if not rows:
         return ""
-    backends = list(dict.fromkeys(one for row in rows if row.called for one in row.called.times_us))
-    figures = (*(f"{one}, us" for one in backends), "chosen", "baseline over auto", "best over auto", "cost, ms")
+    backends = list(dict.fromkeys(backend for row in rows if row.called for backend in row.called.times_us))
+    figures = (*(f"{backend}, us" for backend in backends), "chosen", "baseline over auto", "best over auto", "cost, ms")
     parts = [f"## {_TITLES[name]}"]
     for mode in MODES:
-        of_mode = [row for row in rows if row.problem.mode == mode]
-        if of_mode:
-            lines = [_line(row, way, backends) for row in of_mode for way in _WAYS if getattr(row, way) is not None]
+        if of_mode := [row for row in rows if row.problem.mode == mode]:
+            lines = [line for row in of_mode for line in _lines(row, backends)]
             parts += [f"### {mode.capitalize()}", table(("problem", "timing", *figures), lines, figures)]
     return document(parts).strip()
 
 
-def _line(row: SelectionRow, way: str, backends: Iterable[str]) -> list[str]:
-    column: Column = getattr(row, way)
-    times = [significant(column.times_us[one][0]) if one in column.times_us else "-" for one in backends]
+def _lines(row: SelectionRow, backends: Iterable[str]) -> Iterator[list[str]]:
     cost = f"{row.decision_ms:.0f} + {row.compile_ms:.0f}" if row.decision_ms else "-"
-    ratios = format_ratio(column.over_baseline), format_ratio(column.over_best)
-    return [escape(row.problem), _WAYS[way], *times, column.choice, *ratios, cost]
+    for column, timing in ((row.called, _TIMINGS["called"]), (row.replayed, _TIMINGS["replayed"])):
+        if column:
+            times = [significant(column.times_us[name][0]) if name in column.times_us else "-" for name in backends]
+            ratios = format_ratio(column.over_baseline), format_ratio(column.over_best)
+            yield [escape(row.problem), timing, *times, column.choice, *ratios, cost]

@@ -140,7 +140,7 @@ def _jax(problem: Problem) -> StreamCall:
         output, finals = compiled(x, states)
         return np.asarray(output), finals  # which waits
 
-    states = [tuple(one.numpy() for one in layer) for layer in _layer_states(problem)]
+    states = [tuple(state.numpy() for state in layer) for layer in _layer_states(problem)]
     return _carried(problem, run, x, x[None].numpy(), states)
 
 
@@ -160,10 +160,6 @@ def _suffixes(problem: Problem) -> list[str]:
 def _by_module(make: Callable[[Problem], nn.Module], problem: Problem) -> StreamCall:
     x = _empty_x(problem)
     return _carried(problem, make(problem), x, x[None], problem.state_argument)
-
-
-def _torch_module(problem: Problem) -> nn.Module:
-    return torch_nn.build_module(problem.case, problem.weights)
 
 
 def _own_module(problem: Problem) -> Any:
@@ -198,7 +194,7 @@ def _stream(problem: Problem, is_bound: bool, weight_dtype: torch.dtype | None =
 
 
 _MAKERS: dict[str, Callable[[Problem], StreamCall]] = {
-    TORCH: partial(_by_module, _torch_module),
+    TORCH: partial(_by_module, lambda problem: torch_nn.build_module(problem.case, problem.weights)),
     CELLS: _torch_cells,
     ONNX: _onnx_runtime,
     JAX: _jax,

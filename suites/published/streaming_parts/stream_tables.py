@@ -82,8 +82,7 @@ def _bars(rows: Sequence[Row]) -> str:
 def _bar_lines(row: Row) -> Iterator[list[str]]:
     for name, baseline, hidden_sizes, target in BARS:
         if row.case.hidden_size in hidden_sizes and {name, baseline} <= row.times.keys():
-            ratio = row.times[name].over[baseline]
-            yield [f"{baseline} over {name}", format_ratio(ratio), str(target), target.is_met(ratio)]
+            yield [f"{baseline} over {name}", *target.cells(row.times[name].over[baseline])]
     if row.case.hidden_size == _TAIL_HIDDEN_SIZE and {BOUND, ONNX} <= row.times.keys():
         tail, most = row.times[BOUND].tail, MaxTarget(row.times[ONNX].tail)
         yield [f"99.9 over 50 % of {BOUND}", significant(tail), str(most), most.is_met((tail, tail, tail))]

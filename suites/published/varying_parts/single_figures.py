@@ -97,7 +97,7 @@ def length_ratios(scenario: Scenario, device: str) -> list[Times]:
     for call, _ in product(calls.values(), range(_WARM_CALLS)):
         call()
     samples = sample(calls, place, _ROUNDS, _BLOCK_US)
-    ratios = [paired_ratio(samples[f"{one}, by lengths"], samples[f"{one}, padded"]) for one in (OURS, TORCH)]
+    ratios = [paired_ratio(samples[f"{library}, by lengths"], samples[f"{library}, padded"]) for library in (OURS, TORCH)]
     return [(ratio.ratio, ratio.low, ratio.high) for ratio in ratios]
 
 
@@ -139,6 +139,6 @@ def other_losses(scenario: Scenario, device: str) -> list[Times]:
     with tempfile.TemporaryDirectory() as folder:
         runs = [(OURS, Path(folder, name)) for name in ("first", "second")]
         times = scenario_times.run_processes(scenario, runs, device, is_deterministic=True)
-    if reasons := [one for one in times if isinstance(one, str)]:
+    if reasons := [process for process in times if isinstance(process, str)]:
         raise RuntimeError("; ".join(reasons))
-    return [(float(len({one.digest for one in times if not isinstance(one, str)}) - 1),) * 3]
+    return [(float(len({process.digest for process in times if not isinstance(process, str)}) - 1),) * 3]

@@ -22,9 +22,9 @@ from pytest_ecornn.suites.published.language_model_parts import (
     throughput,
     training,
 )
-from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import LayerSizes
+from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import ModelSizes
 from pytest_ecornn.suites.published.language_model_parts.throughput import ArmRate, Configuration, Row
-from pytest_ecornn.suites.published.language_model_parts.training import ModelSizes, Training
+from pytest_ecornn.suites.published.language_model_parts.training import Training
 from tests.helpers.reporting.pictures import texts
 from tests.helpers.requirements import HAS_BFLOAT16_LSTM, needs_bfloat16_lstm, needs_gpu
 from tests.helpers.studies import cells_of
@@ -64,9 +64,8 @@ def test_batches_go_on_where_the_one_before_ended() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=needs_bfloat16_lstm)])
 def test_layers_of_an_implementation_are_nn_lstm(dtype: str) -> None:
-    sizes = LayerSizes(5, 4, 16, 2, 0.0, dtype, "ieee", "cpu")
-    reference: Any = recurrent_layers.make_layer("nn.LSTM", sizes)
-    layer = recurrent_layers.ContractLSTM(Sequential(), sizes)
+    reference: Any = recurrent_layers.make_layer("nn.LSTM", small(dtype), "cpu")
+    layer = recurrent_layers.ContractLSTM(Sequential(), small(dtype), "cpu")
     layer.load_state_dict(reference.state_dict())
     x, state = torch.randn(5, 4, 16), (torch.randn(2, 4, 16), torch.randn(2, 4, 16))
     for _ in range(2):  # cast parameters are where they were, of other values
@@ -89,7 +88,7 @@ def test_layers_of_an_implementation_are_nn_lstm(dtype: str) -> None:
 
 
 def test_cast_parameters_stay_in_one_place() -> None:
-    layer = recurrent_layers.ContractLSTM(Sequential(), LayerSizes(5, 4, 16, 2, 0.0, "bfloat16", "ieee", "cpu"))
+    layer = recurrent_layers.ContractLSTM(Sequential(), small("bfloat16"), "cpu")
     weights = recurrent_layers._CastWeights(layer, 1, torch.bfloat16)
     assert list(weights) == ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
     places = [{name: weights[name].data_ptr() for name in weights} for _ in range(2)]
@@ -198,8 +197,8 @@ class MixedUp(nn.LSTM):
 
 
 def test_a_layer_that_mixes_sequences_up_does_not_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(name: str, sizes: LayerSizes, seed: int = 0) -> nn.Module:
-        layer = recurrent_layers.make_layer("nn.LSTM" if name in losses.OURS else name, sizes, seed)
+    def make(name: str, sizes: ModelSizes, device: str, seed: int = 0) -> nn.Module:
+        layer = recurrent_layers.make_layer("nn.LSTM" if name in losses.OURS else name, sizes, device, seed)
         if name == "auto":
             layer.__class__ = MixedUp
         return layer
@@ -248,8 +247,8 @@ def test_what_agrees_is_within_both_limits_and_both_deviations_together() -> Non
 
 
 def test_the_yardstick_multiplies_as_the_models_do() -> None:
-    layer: Any = recurrent_layers.make_layer("yardstick", small("tf32").layer_sizes("cpu"))
-    exact: Any = recurrent_layers.make_layer("sequential", small("tf32").layer_sizes("cpu"))
+    layer: Any = recurrent_layers.make_layer("yardstick", small("tf32"), "cpu")
+    exact: Any = recurrent_layers.make_layer("sequential", small("tf32"), "cpu")
     x, state = torch.randn(5, 4, 16), (torch.zeros(2, 4, 16), torch.zeros(2, 4, 16))
     outputs = [module(x, state)[0].detach() for module in (layer, exact)]
     difference = float((outputs[0] - outputs[1]).abs().max())

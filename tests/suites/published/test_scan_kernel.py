@@ -163,12 +163,12 @@ def test_the_fewest_bytes_are_counted_each_way_and_every_shape_of_a_bar_is_measu
 @pytest.mark.parametrize("cell", ["mingru", "minlstm"])
 def test_a_scan_that_is_timed_is_right(cell: str, is_backward: bool) -> None:
     shape = replace(COPIED, cell=cell, is_backward=is_backward)
-    made = scan_bandwidth.make_scan(shape, "cpu", *fake_ops())
+    made = scan_bandwidth.Scan(shape, "cpu", *fake_ops())
     with torch.no_grad():
         made.run()
         assert made.error() < 1e-6
     if is_backward:
-        wrong = scan_bandwidth.make_scan(shape, "cpu", *fake_ops(1.01))
+        wrong = scan_bandwidth.Scan(shape, "cpu", *fake_ops(1.01))
         wrong.run()
         assert wrong.error() == pytest.approx(0.01, rel=1e-3)
 
