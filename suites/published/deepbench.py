@@ -112,9 +112,8 @@ def _origins() -> dict[str, dict[Case, Origin]]:
 
 def parts_of(rows: Sequence[Row]) -> list[Part]:
     """Training, inference and pruned problems, as DeepBench has the first two apart, with their rows."""
-    names = {"pruned": PRUNED_NAMES}
-    parts = ((name, origins, names.get(name, NAMES)) for name, origins in _origins().items())
-    return [Part(*part, by_case(rows, *part[1:])) for part in parts]
+    names = {"training": NAMES, "inference": NAMES, "pruned": PRUNED_NAMES}
+    return [Part(name, origins, names[name], by_case(rows, origins, names[name])) for name, origins in _origins().items()]
 
 
 def series_of(part: Part, name: str, variant: Variant) -> Series | None:

@@ -13,18 +13,13 @@ from pytest_ecornn.suites.published.common import launches
 from pytest_ecornn.suites.published.common.parted import ReportPart, ReportPlan
 from pytest_ecornn.suites.published.ecornn_parts import hit_rates, product_layout
 
-PLAN = ReportPlan(
-    "ecornn",
-    "EcoRNN's figures on this machine",
-    schema_version=4,  # of 3 and before it is no report in parts
-    parts={
-        "layout": ReportPart.of(product_layout, 0.3),
-        "launches": ReportPart.of(launches, 0.4),
-        "hit_rates": ReportPart.of(hit_rates, 0.3),
-    },
-    order=("layout", "hit_rates", "launches"),
-    seconds=240.0,
-)
+PARTS = {
+    "layout": ReportPart.of(product_layout, 0.3),
+    "launches": ReportPart.of(launches, 0.4),
+    "hit_rates": ReportPart.of(hit_rates, 0.3),
+}
+# Of version 3 and before it is no report in parts.
+PLAN = ReportPlan("ecornn", "EcoRNN's figures on this machine", 4, PARTS, ("layout", "hit_rates", "launches"), seconds=240.0)
 main = partial(PLAN.main, __doc__)
 
 if __name__ == "__main__":

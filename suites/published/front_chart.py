@@ -129,7 +129,12 @@ def sparse_series(rows: Sequence[Row]) -> list[Series]:
 def scan_series(rows: dict[str, Any]) -> list[Series]:
     """Over the fastest peer of either layout that is not known to be wrong, as called and replayed."""
     shapes = from_json(list[scan_peers.Row], rows["peers"])
-    return [_series(label, [_over_best_peer(row, timing) for row in shapes]) for timing, label in _TIMING_LABELS.items()]
+
+    def over_best_peer(row: scan_peers.Row, timing: str) -> Ratio | None:
+        ratios = (ratio for layout in scan_peers.BARS if (ratio := scan_peers.best_ratio(row, layout, timing)))
+        return min(ratios, key=lambda ratio: ratio.ratio, default=None)
+
+    return [_series(label, [over_best_peer(row, timing) for row in shapes]) for timing, label in _TIMING_LABELS.items()]
 
 
 def language_model_series(rows: dict[str, Any]) -> list[Series]:
@@ -151,11 +156,6 @@ def deepbench_series(rows: Sequence[Row]) -> list[Series]:
         for variant in part.variants
         if (series := deepbench.series_of(part, "auto", variant))
     ]
-
-
-def _over_best_peer(row: scan_peers.Row, timing: str) -> Ratio | None:
-    ratios = (ratio for layout in scan_peers.BARS if (ratio := scan_peers.best_ratio(row, layout, timing)))
-    return min(ratios, key=lambda ratio: ratio.ratio, default=None)
 
 
 def _series(label: str, ratios: Sequence[Ratio | None]) -> Series:

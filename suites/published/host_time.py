@@ -30,16 +30,11 @@ _ROUNDS, _BLOCK_US, _MAX_CALLS = 15, 2e5, 200
 _WARM_CALLS = 30
 
 
-def _problem(cell: str, layers: int, hidden: int, batch: int, steps: int, precision: str, *options: str) -> SelectionProblem:
-    directions, mode = 1 + ("both directions" in options), "inference" if "inference" in options else "training"
-    return SelectionProblem("host", cell, layers, hidden, hidden, batch, steps, directions, precision, mode)
-
-
 PROBLEMS = (
-    _problem("lstm", 1, 512, 64, 35, "float16"),
-    _problem("gru", 1, 128, 16, 35, "float32"),
-    _problem("gru", 3, 96, 5, 20, "tf32", "both directions"),
-    _problem("lstm", 1, 512, 64, 35, "float16", "inference"),
+    SelectionProblem("host", "lstm", 1, 512, 512, 64, 35, 1, "float16", "training"),
+    SelectionProblem("host", "gru", 1, 128, 128, 16, 35, 1, "float32", "training"),
+    SelectionProblem("host", "gru", 3, 96, 96, 5, 20, 2, "tf32", "training"),
+    SelectionProblem("host", "lstm", 1, 512, 512, 64, 35, 1, "float16", "inference"),
 )
 
 
@@ -156,14 +151,8 @@ def targets(rows: Sequence[Row]) -> str:
 def make_plan(problems: Sequence[SelectionProblem] = PROBLEMS, device: str = "cuda") -> ReportPlan:
     """The report on these problems."""
     measured = partial(measure, problems=problems, device=device)
-    return ReportPlan(
-        "host_time",
-        "The host's time in short steps on this machine",
-        schema_version=1,
-        parts={"steps": ReportPart(measured, render, 1.0, row=Row, is_resumable=True)},
-        order=("steps",),
-        seconds=120.0,
-    )
+    parts = {"steps": ReportPart(measured, render, 1.0, row=Row, is_resumable=True)}
+    return ReportPlan("host_time", "The host's time in short steps on this machine", 1, parts, ("steps",), seconds=120.0)
 
 
 PLAN = make_plan()

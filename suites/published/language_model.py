@@ -26,21 +26,14 @@ def make_plan(corpora: Sequence[Corpus], device: str = "cuda") -> ReportPlan:
     learnt = corpora[0]
     if learnt.source == training.ZIPF:
         learnt = training.pairs(learnt.vocabulary, _WORDS, min(learnt.vocabulary, _PAIRED_WORDS))
-    curves, seeds = (
-        partial(measure, corpus=learnt, device=device) for measure in (losses.measure_curves, losses.measure_seeds)
-    )
-    return ReportPlan(
-        "language_model",
-        "EcoRNN's language models on this machine",
-        schema_version=1,
-        parts={
-            "words": ReportPart(rates, throughput.render, 0.6, throughput.Row, throughput.figures, is_resumable=True),
-            "losses": ReportPart(curves, losses.render_curves, 0.3, row=losses.CurveRow, is_resumable=True),
-            "seeds": ReportPart(seeds, losses.render_seeds, 0.1, row=losses.SeedRow, is_resumable=True),
-        },
-        order=("words", "losses", "seeds"),
-        seconds=540.0,
-    )
+    curves = partial(losses.measure_curves, corpus=learnt, device=device)
+    seeds = partial(losses.measure_seeds, corpus=learnt, device=device)
+    parts = {
+        "words": ReportPart(rates, throughput.render, 0.6, throughput.Row, throughput.figures, is_resumable=True),
+        "losses": ReportPart(curves, losses.render_curves, 0.3, row=losses.CurveRow, is_resumable=True),
+        "seeds": ReportPart(seeds, losses.render_seeds, 0.1, row=losses.SeedRow, is_resumable=True),
+    }
+    return ReportPlan("language_model", "EcoRNN's language models on this machine", 1, parts, tuple(parts), seconds=540.0)
 
 
 PLAN = make_plan([training.zipf(vocabulary, _WORDS) for vocabulary in VOCABULARIES])

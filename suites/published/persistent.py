@@ -16,18 +16,11 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import Ratio
+from pytest_ecornn.suites.published.common import report_rows
 from pytest_ecornn.suites.published.common.bars import NO, MinTarget, format_ratio, mean_ratio
 from pytest_ecornn.suites.published.common.item_rows import group
 from pytest_ecornn.suites.published.common.published_page import PublishedPage, Section
-from pytest_ecornn.suites.published.common.report_rows import (
-    CALLED,
-    REPLAYED,
-    TIMING_MODES,
-    CaseRows,
-    by_case,
-    cases_of,
-    precision_of,
-)
+from pytest_ecornn.suites.published.common.report_rows import CALLED, REPLAYED, TIMING_MODES, CaseRows, by_case, cases_of
 
 OURS, BASELINE = "persistent_gpu", "cudnn"
 NAMES = (OURS, BASELINE)
@@ -83,7 +76,7 @@ def _shape(case: Case) -> str:
 
 
 def _cells(row: CaseRows) -> Iterator[str]:
-    yield from (_shape(row.case), precision_of(row.case))
+    yield from (_shape(row.case), report_rows.precision_of(row.case))
     for timing in TIMING_MODES:
         yield from (significant(time_us[0], 4) if (time_us := row.time_us(name, timing)) else "-" for name in NAMES)
         yield format_ratio(row.ratio(OURS, BASELINE, timing))
@@ -93,7 +86,7 @@ def _reasons(rows: Sequence[CaseRows]) -> Iterator[str]:
     """Each reason once, with what it holds of."""
     missing = [(name, row.reason(name, timing), row.case) for row, timing, name in product(rows, TIMING_MODES, NAMES)]
     for (name, why), cases in group(((name, why), case) for name, why, case in missing if why).items():
-        labels = [*dict.fromkeys(f"{_shape(case)}, {precision_of(case)}" for case in cases)]
+        labels = [*dict.fromkeys(f"{_shape(case)}, {report_rows.precision_of(case)}" for case in cases)]
         more = f" and {len(labels) - _MAX_LABELS} more" if len(labels) > _MAX_LABELS else ""
         yield f"- {name}, {escape('; '.join(labels[:_MAX_LABELS]) + more)}: {escape(why)}"
 
@@ -123,8 +116,8 @@ class Group:
         return f"{'decoding' if self.is_decoding else PASSES[self.mode]}, {self.precision}"
 
     def has(self, case: Case) -> bool:
-        is_decoding = origins()[case].label == DECODING
-        return (case.mode, is_decoding) == (self.mode, self.is_decoding) and self.precision in (ALL, precision_of(case))
+        kind = case.mode, origins()[case].label == DECODING
+        return kind == (self.mode, self.is_decoding) and self.precision in (ALL, report_rows.precision_of(case))
 
     def line(
         self, rows: Sequence[CaseRows], timing: str, mean_bar: MinTarget | None, lowest_bar: MinTarget | None

@@ -11,14 +11,9 @@ from functools import partial
 from pytest_ecornn.suites.published.common.parted import ReportPart, ReportPlan
 from pytest_ecornn.suites.published.persistent_kernel_parts import persistent_flashrnn, persistent_steps
 
-PLAN = ReportPlan(
-    "persistent_kernel",
-    "persistent_gpu's recurrence on this machine",
-    schema_version=1,
-    parts={"steps": ReportPart.of(persistent_steps, 0.75), "flashrnn": ReportPart.of(persistent_flashrnn, 0.25)},
-    order=("steps", "flashrnn"),
-    seconds=240.0,
-)
+PARTS = {"steps": ReportPart.of(persistent_steps, 0.75), "flashrnn": ReportPart.of(persistent_flashrnn, 0.25)}
+TITLE = "persistent_gpu's recurrence on this machine"
+PLAN = ReportPlan("persistent_kernel", TITLE, 1, PARTS, ("steps", "flashrnn"), seconds=240.0)
 main = partial(PLAN.main, __doc__)
 
 if __name__ == "__main__":

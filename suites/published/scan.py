@@ -103,15 +103,10 @@ def sections(rows: Sequence[Row]) -> list[Section]:
             missing = ((length.reason(name), name) for length in chosen for name in NAMES)
             reasons = group((why, name) for why, name in missing if why)
             listed = "\n".join(f"- {', '.join(dict.fromkeys(names))}: {escape(why)}" for why, names in reasons.items())
-            parts += [f"### {cell}", _table(cell, chosen), listed]
+            published = [f"*{name}, published*" for name in (*TIMED, "scan_cpu over scan_gpu")]
+            header = ["T", *TIMED, "scan_cpu over scan_gpu", *(f"{name} ({cell}_positive)" for name in LOGARITHMIC), *published]
+            parts += [f"### {cell}", table(header, [list(_figures(length)) for length in chosen], header), listed]
     return [Section(document([*parts, _targets(lengths)]), charts(lengths))]
-
-
-def _table(cell: str, lengths: Sequence[LengthRows]) -> str:
-    published = [f"*{name}, published*" for name in TIMED]
-    logarithmic = [f"{name} ({cell}_positive)" for name in LOGARITHMIC]
-    header = ("T", *TIMED, "scan_cpu over scan_gpu", *logarithmic, *published, "*scan_cpu over scan_gpu, published*")
-    return table(header, [list(_figures(length)) for length in lengths], header)
 
 
 def _figures(length: LengthRows) -> Iterator[str]:

@@ -12,19 +12,15 @@ from functools import partial
 from pytest_ecornn.suites.published.common.parted import ReportPart, ReportPlan
 from pytest_ecornn.suites.published.scan_kernel_parts import scan_bandwidth, scan_errors, scan_layer, scan_peers
 
-PLAN = ReportPlan(
-    "scan_kernel",
-    "scan_gpu's kernel on this machine",
-    schema_version=2,  # of 1 the peers' peaks are beyond their pre-activations
-    parts={  # the cheap ones first
-        "layer": ReportPart.of(scan_layer, 0.15),
-        "errors": ReportPart.of(scan_errors, 0.1),
-        "bandwidth": ReportPart.of(scan_bandwidth, 0.15),
-        "peers": ReportPart.of(scan_peers, 0.6),
-    },
-    order=("errors", "bandwidth", "peers", "layer"),
-    seconds=240.0,
-)
+PARTS = {  # the cheap ones first
+    "layer": ReportPart.of(scan_layer, 0.15),
+    "errors": ReportPart.of(scan_errors, 0.1),
+    "bandwidth": ReportPart.of(scan_bandwidth, 0.15),
+    "peers": ReportPart.of(scan_peers, 0.6),
+}
+ORDER = ("errors", "bandwidth", "peers", "layer")
+# Of version 1 the peers' peaks are beyond their pre-activations.
+PLAN = ReportPlan("scan_kernel", "scan_gpu's kernel on this machine", 2, PARTS, ORDER, seconds=240.0)
 main = partial(PLAN.main, __doc__)
 
 if __name__ == "__main__":

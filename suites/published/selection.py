@@ -25,7 +25,7 @@ SETS = ("ecornn", "deepbench", "drawn", "scans")
 DEFAULT_SETS = SETS[:3]
 FAMILY_CONFIDENCE = 0.99  # that all intervals of a set hold at once
 _SEED, _COUNT, _SECONDS = 1, 100, 500.0
-_MIN_RATIO, _MIN_OF_BEST = 0.97, 0.95
+_MIN_RATIO, _MIN_OF_BEST = 0.97, 0.95  # estimates below look slow
 _AGAIN = 4  # rounds of the second measurement over those of the first
 
 
@@ -47,17 +47,12 @@ def measure(
 
     def row(problem: SelectionProblem) -> SelectionRow:
         first = selection_tables.measure(problem, torch.device(device), confidence)
-        if not looks_slow(first):
+        columns = [column for column in (first.called, first.replayed) if column]
+        if all(column.over_baseline.ratio >= _MIN_RATIO and column.over_best.ratio >= _MIN_OF_BEST for column in columns):
             return first
         return selection_tables.measure(problem, torch.device(device), confidence, _AGAIN * selection_tables.ROUNDS)
 
     return measure_rest(todo, earlier, deadline, row, lambda problem, why: SelectionRow(problem, refusals={"all": why}))
-
-
-def looks_slow(row: SelectionRow) -> bool:
-    """Whether a ratio's estimate is below a bar."""
-    columns = [column for column in (row.called, row.replayed) if column is not None]
-    return any(column.over_baseline.ratio < _MIN_RATIO or column.over_best.ratio < _MIN_OF_BEST for column in columns)
 
 
 def make_plan(todo: Sequence[SelectionProblem], device: str = "cuda") -> ReportPlan:

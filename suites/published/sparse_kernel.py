@@ -11,14 +11,9 @@ from functools import partial
 from pytest_ecornn.suites.published.common.parted import ReportPart, ReportPlan
 from pytest_ecornn.suites.published.sparse_kernel_parts import sparse_capacity, sparse_techniques
 
-PLAN = ReportPlan(
-    "sparse_kernel",
-    "sparse_persistent_gpu's kernel on this machine",
-    schema_version=1,
-    parts={"capacity": ReportPart.of(sparse_capacity, 0.3), "techniques": ReportPart.of(sparse_techniques, 0.7)},
-    order=("techniques", "capacity"),
-    seconds=160.0,
-)
+PARTS = {"capacity": ReportPart.of(sparse_capacity, 0.3), "techniques": ReportPart.of(sparse_techniques, 0.7)}
+TITLE = "sparse_persistent_gpu's kernel on this machine"
+PLAN = ReportPlan("sparse_kernel", TITLE, 1, PARTS, ("techniques", "capacity"), seconds=160.0)
 main = partial(PLAN.main, __doc__)
 
 if __name__ == "__main__":

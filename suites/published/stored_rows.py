@@ -28,8 +28,6 @@ def load(path: Path) -> list[Row]:
     """
     try:
         return list(_of_selection(path)) if path.stem.startswith(_SELECTION) else []
-    except ReportError:
-        raise
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ReportError(f"{path}: expected the report of a suite ({type(error).__name__}: {error})") from error
 

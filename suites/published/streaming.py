@@ -10,22 +10,15 @@ from collections.abc import Sequence
 from functools import partial
 
 from pytest_ecornn.suites.published.common.parted import ReportPart, ReportPlan
-from pytest_ecornn.suites.published.streaming_parts import stream_steps, stream_tables
+from pytest_ecornn.suites.published.streaming_parts import stream_steps
 from pytest_ecornn.suites.published.streaming_parts.stream_steps import CASES, Row, StreamCase
 
 
 def make_plan(cases: Sequence[StreamCase] = CASES) -> ReportPlan:
     """The report on these cases."""
     measure = partial(stream_steps.measure, cases=cases)
-    return ReportPlan(
-        "streaming",
-        "One step a call on this machine's CPU",
-        schema_version=1,
-        parts={"steps": ReportPart(measure, stream_tables.render, 1.0, row=Row, is_resumable=True)},
-        order=("steps",),
-        seconds=240.0,
-        device="cpu",
-    )
+    parts = {"steps": ReportPart(measure, stream_steps.render, 1.0, row=Row, is_resumable=True)}
+    return ReportPlan("streaming", "One step a call on this machine's CPU", 1, parts, ("steps",), seconds=240.0, device="cpu")
 
 
 PLAN = make_plan()

@@ -247,11 +247,6 @@ def headline(fingerprint: dict[str, Any]) -> str:
     return f"{machine.gpu_summary(fingerprint)}; {threads}; {fingerprint.get('allocator', '')}"
 
 
-def _lines(rows: Sequence[Any]) -> str:
-    """JSON of a row a line: of hundreds that are written after each it takes little time, and shows what is new."""
-    return ",".join(f"\n   {json.dumps(row, default=_fields)}" for row in rows)
-
-
 def _fields(row: Any) -> dict[str, Any]:
     return {field.name: getattr(row, field.name) for field in fields(row)}
 
@@ -287,7 +282,9 @@ class Report:
         *earlier, seconds = [run.seconds for run in self.runs]
         whole = {"schema_version": self.plan.schema_version, **vars(self), "seconds": seconds, "earlier_seconds": sum(earlier)}
         del whole["plan"], whole["rows"]
-        parts = ",\n".join(f"  {json.dumps(name)}: [{_lines(rows)}]" for name, rows in self.rows.items())
+        # A row a line: of hundreds that are written after each it takes little time, and shows what is new.
+        lines = {name: ",".join(f"\n   {json.dumps(row, default=_fields)}" for row in rows) for name, rows in self.rows.items()}
+        parts = ",\n".join(f"  {json.dumps(name)}: [{of_part}]" for name, of_part in lines.items())
         return json.dumps(whole, indent=1, default=_fields).removesuffix("\n}") + f',\n "rows": {{\n{parts}\n }}\n}}\n'
 
     def write(self, folder: Path) -> None:

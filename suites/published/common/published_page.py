@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pytest_ecornn.reporting import files
 from pytest_ecornn.reporting.markdown_syntax import document, escape
-from pytest_ecornn.reporting.stored.load import Report, load_report
+from pytest_ecornn.reporting.stored.load import load_report
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.suites.published.common.parted import headline
 
@@ -35,8 +35,12 @@ class PublishedPage:
     def write(self, folder: Path) -> Path:
         """Writes NAME.md and its charts beside the folder's report.json. Raises ReportError where that cannot be read."""
         report = load_report(folder)
+        try:
+            machine = headline(report.run.machine)
+        except (LookupError, TypeError) as error:
+            raise files.ReportError(f"expected a report's machine ({type(error).__name__}: {error})") from error
         intervals = f"Intervals: {report.run.settings.get('intervals', 'unknown')}."
-        parts = [f"# {self.title}", escape(f"{_machine(report)}; begun {report.run.started}. {intervals}")]
+        parts = [f"# {self.title}", escape(f"{machine}; begun {report.run.started}. {intervals}")]
         for section in self.sections(report.rows):
             parts += [section.text.strip(), *(f"![{name}]({name})" for name in section.charts)]
             for name, picture in section.charts.items():
@@ -55,11 +59,3 @@ class PublishedPage:
         except files.ReportError as error:
             parser.error(str(error))
         return 0
-
-
-def _machine(report: Report) -> str:
-    """Raises ReportError where the report's fingerprint lacks what is shown."""
-    try:
-        return headline(report.run.machine)
-    except (LookupError, TypeError) as error:
-        raise files.ReportError(f"expected a report's machine ({type(error).__name__}: {error})") from error

@@ -95,10 +95,8 @@ def by_case(rows: Iterable[Row], cases: Iterable[Case], names: Sequence[str]) ->
     unproven = standing.unproven(rows)
     of_case: dict[str, dict[str, Row]] = {}
     for row in rows:
+        if row.key in unproven:
+            row = replace(row, reason="a drawn case or a property failed", timing=None, replay=None)
         if row.kind == "benchmark":
-            of_case.setdefault(row.case, {})[row.implementation] = _without_times(row) if row.key in unproven else row
+            of_case.setdefault(row.case, {})[row.implementation] = row
     return {case: CaseRows(case, names, of_case[str(case)]) for case in cases if str(case) in of_case}
-
-
-def _without_times(row: Row) -> Row:
-    return replace(row, reason="a drawn case or a property failed", timing=None, replay=None)

@@ -65,7 +65,9 @@ def _row(layout: str) -> Row:
     try:
         return Row(layout, *parse(done.stdout))
     except ValueError as error:
-        return Row(layout, reason=f"{error}; ncu exited with {done.returncode}: {_last_line(done.stdout + done.stderr)}")
+        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()] or ["no output"]
+        shown = next((line for line in lines if "ERR" in line.upper()), lines[-1])
+        return Row(layout, reason=f"{error}; ncu exited with {done.returncode}: {shown}")
 
 
 def parse(text: str) -> tuple[float, str]:
@@ -84,12 +86,6 @@ def parse(text: str) -> tuple[float, str]:
         return float(last["Metric Value"].replace(",", "")), last["Kernel Name"]
     except ValueError:
         raise ValueError(f"expected {METRIC} as a number, got {last['Metric Value']!r}") from None
-
-
-def _last_line(text: str) -> str:
-    """An error's line where there is one."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next((line for line in lines if "ERR" in line.upper()), lines[-1] if lines else "no output")
 
 
 def render(rows: Sequence[Row]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -82,16 +82,15 @@ def models(corpus: Corpus, dropout: float) -> list[ModelSizes]:
 
 
 def measure_curves(
-    deadline: float, earlier: Sequence[CurveRow] = (), *, corpus: Corpus, device: str = "cuda",
-    make: Callable[[Corpus, float], list[ModelSizes]] = models,
-) -> Iterator[CurveRow]:  # fmt: skip
+    deadline: float, earlier: Sequence[CurveRow] = (), *, corpus: Corpus, device: str = "cuda"
+) -> Iterator[CurveRow]:
     """Earlier rows, then one for each other model; after `deadline` (of time.monotonic) the reason alone."""
 
     def without(sizes: ModelSizes, why: str) -> CurveRow:
         return CurveRow(sizes, corpus.source, dict.fromkeys(ARMS, Curve(reason=why)))
 
     row = partial(_curve_row, corpus=corpus, device=torch.device(device))
-    return measure_rest(make(corpus, 0.0), earlier, deadline, row, without, partial(_sizes_of, corpus))
+    return measure_rest(models(corpus, 0.0), earlier, deadline, row, without, partial(_sizes_of, corpus))
 
 
 def _sizes_of(corpus: Corpus, row: ModelRow) -> ModelSizes | None:
@@ -117,16 +116,15 @@ def _curve_row(sizes: ModelSizes, corpus: Corpus, device: torch.device) -> Curve
 
 
 def measure_seeds(
-    deadline: float, earlier: Sequence[SeedRow] = (), *, corpus: Corpus, device: str = "cuda",
-    make: Callable[[Corpus, float], list[ModelSizes]] = models,
-) -> Iterator[SeedRow]:  # fmt: skip
+    deadline: float, earlier: Sequence[SeedRow] = (), *, corpus: Corpus, device: str = "cuda"
+) -> Iterator[SeedRow]:
     """Yields rows as measure_curves does, with dropout and SEEDS runs of each arm."""
 
     def without(sizes: ModelSizes, why: str) -> SeedRow:
         return SeedRow(sizes, corpus.source, {}, dict.fromkeys(ARMS, why))
 
     row = partial(_seed_row, corpus=corpus, device=torch.device(device))
-    return measure_rest(make(corpus, 0.5), earlier, deadline, row, without, partial(_sizes_of, corpus))
+    return measure_rest(models(corpus, 0.5), earlier, deadline, row, without, partial(_sizes_of, corpus))
 
 
 def _seed_row(sizes: ModelSizes, corpus: Corpus, device: torch.device) -> SeedRow:

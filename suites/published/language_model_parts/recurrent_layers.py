@@ -107,20 +107,7 @@ class _CastWeights(Weights):
 
     def __getitem__(self, name: str) -> Any:
         parameter, cast = self._parameters[name], self._cast[name]
-        return parameter if parameter.dtype == cast.dtype else _CastInto.apply(parameter, cast)  # type: ignore[no-untyped-call]
-
-
-class _CastInto(torch.autograd.Function):
-    """Casts a parameter into memory that exists already."""
-
-    @staticmethod
-    def forward(ctx: Any, parameter: Tensor, cast: Tensor) -> Tensor:
-        ctx.dtype = parameter.dtype
-        return cast.copy_(parameter).detach()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient.to(ctx.dtype), None
+        return parameter if parameter.dtype == cast.dtype else cast.detach().copy_(parameter)
 
 
 def make_layer(name: str, sizes: ModelSizes, device: str, seed: int = 0) -> nn.Module:

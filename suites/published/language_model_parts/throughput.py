@@ -5,7 +5,7 @@ Measured, then as tables beside their bars, and as charts: ratios as horizontal 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, product
 from math import ceil, isfinite
@@ -103,10 +103,7 @@ def configurations(corpora: Sequence[Corpus]) -> list[Configuration]:
     ]
 
 
-def measure(
-    deadline: float, earlier: Sequence[Row], *, corpora: Sequence[Corpus], device: str = "cuda",
-    make: Callable[[Sequence[Corpus]], list[Configuration]] = configurations,
-) -> Iterator[Row]:  # fmt: skip
+def measure(deadline: float, earlier: Sequence[Row], *, corpora: Sequence[Corpus], device: str = "cuda") -> Iterator[Row]:
     """Earlier rows, then one for each other configuration; after `deadline` (of time.monotonic) the reason alone."""
     of_source = {(corpus.source, corpus.vocabulary): corpus for corpus in corpora}
 
@@ -116,7 +113,7 @@ def measure(
     def without(configuration: Configuration, why: str) -> Row:
         return Row(configuration, dict.fromkeys(ARMS, ArmRate(reason=why)))
 
-    return measure_rest(make(corpora), earlier, deadline, row, without)
+    return measure_rest(configurations(corpora), earlier, deadline, row, without)
 
 
 def _row(configuration: Configuration, corpus: Corpus, device: torch.device) -> Row:
@@ -168,7 +165,8 @@ def render(rows: Sequence[Row]) -> str:
         lines = [list(_cells(row)) for row in of_table]
         heading = f"### {vocabulary:,} words by {escape(words)}, {_STEP_LABELS[step_kind]}"
         parts += [heading, table(header, lines, header[2:])]
-    return document([*parts, _missing(rows), _choices(rows)])
+    notes = "\n".join(escape(f"- {row.configuration}: {why}") for row in rows if (why := row.arms[_AUTO].notes))
+    return document([*parts, _missing(rows), *(("### What auto chose", notes) if notes else ())])
 
 
 def _dtypes(rows: Sequence[Row]) -> str:
@@ -205,7 +203,9 @@ def targets(rows: Sequence[Row]) -> str:
     """Returns a table of the bars and what was measured."""
     lines = []
     for row in rows:
-        if (bar := _auto_target(row)) and (ratio := row.arms[_AUTO].over.get(BASELINE)):
+        sizes, step_kind = row.configuration.sizes, row.configuration.way
+        bar = _LARGE_TARGET if sizes.vocabulary >= _LARGE else _TARGETS.get((sizes.hidden, step_kind, sizes.precision))
+        if bar and (ratio := row.arms[_AUTO].over.get(BASELINE)):
             lines.append([f"{_AUTO} over {BASELINE}", escape(str(row.configuration)), *bar.cells(ratio)])
     exact = [row for row in rows if row.configuration.sizes.precision == "float32"]  # in which the default computes
     for other, bar, judged in ((BASELINE, MinTarget(1.0), rows), (DEFAULT, MinTarget(_OVER_DEFAULT), exact)):
@@ -216,23 +216,13 @@ def targets(rows: Sequence[Row]) -> str:
     return table(("figure", "where", "measured", "bar", "holds"), lines) if lines else ""
 
 
-def _auto_target(row: Row) -> MinTarget | None:
-    sizes, step_kind = row.configuration.sizes, row.configuration.way
-    return _LARGE_TARGET if sizes.vocabulary >= _LARGE else _TARGETS.get((sizes.hidden, step_kind, sizes.precision))
-
-
 def _missing(rows: Sequence[Row]) -> str:
     """Why arms have no figures, each reason once."""
-    missing = [(name, arm.reason, str(row.configuration)) for row in rows for name, arm in row.arms.items() if arm.reason]
+    missing = ((name, arm.reason, str(row.configuration)) for row in rows for name, arm in row.arms.items() if arm.reason)
     places = group(((name, why), label) for name, why, label in missing)
     return "\n".join(
         f"- {name}, {len(labels)} rows, as {escape(labels[0])}: {escape(why)}" for (name, why), labels in places.items()
     )
-
-
-def _choices(rows: Sequence[Row]) -> str:
-    notes = [f"- {row.configuration}: {row.arms[_AUTO].notes}" for row in rows if row.arms[_AUTO].notes]
-    return document(["### What auto chose", "\n".join(map(escape, notes))]) if notes else ""
 
 
 def figures(rows: Sequence[Row]) -> dict[str, str]:

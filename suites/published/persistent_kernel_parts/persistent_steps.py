@@ -105,19 +105,14 @@ def measure(deadline: float) -> Iterator[Row]:
 def _row(shape: Shape) -> Row:
     if isinstance(candidate := prepare(shape.case, OURS), str):
         return Row(shape, reason=candidate)
-    form, first = form_of(shape), shape.op()
+    kind = KernelSpec(getattr(torch, shape.dtype), with_index("cuda"), shape.precision == "tf32", shape.is_backward)
+    form, _ = compile_layer(TrackShape(CELL, STEPS, shape.batch, shape.hidden, batch_first=False), kind)
+    first = shape.op()
     graphs = graph_count(first.moved_bytes, torch.cuda.get_device_properties(with_index("cuda")).L2_cache_size)
     arm = Arm([Replay(op) for op in (first, *(shape.op() for _ in range(graphs - 1)))], STEPS, _BLOCK_US)
     measure_interleaved([arm], MIN_PAIRS)
     status_of(with_index("cuda")).check()  # which replays do not ask
     return Row(shape, median_interval(arm.samples_us), floor_us(form), str(form))
-
-
-def form_of(shape: Shape) -> Form:
-    """How the op is spread over the chip. Raises ValueError where it does not run."""
-    kind = KernelSpec(getattr(torch, shape.dtype), with_index("cuda"), shape.precision == "tf32", shape.is_backward)
-    form, _ = compile_layer(TrackShape(CELL, STEPS, shape.batch, shape.hidden, batch_first=False), kind)
-    return form
 
 
 def render(rows: Sequence[Row]) -> str:

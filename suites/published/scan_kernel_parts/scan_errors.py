@@ -62,19 +62,17 @@ class Row:
         return f"{self.dtype}, {self.contents}, {self.steps:,} steps"
 
 
-def measure(
-    deadline: float, device: str = "cuda", scans: Mapping[str, Scan] = SCANS, steps: Sequence[int] = STEPS
-) -> Iterator[Row]:
+def measure(deadline: float, device: str = "cuda") -> Iterator[Row]:
     """Rows from few steps to many, until `deadline` (of time.monotonic); those after it have only the reason."""
 
     def without(item: tuple[int, str, str], why: str) -> Row:
         steps, dtype, kind = item
-        return Row(dtype, kind, steps, dict.fromkeys(scans, ErrorPair(reason=why)))
+        return Row(dtype, kind, steps, dict.fromkeys(SCANS, ErrorPair(reason=why)))
 
-    return measure_each(product(steps, DTYPES, CONTENTS), deadline, lambda item: _row(*item, device, scans), without)
+    return measure_each(product(STEPS, DTYPES, CONTENTS), deadline, lambda item: _row(*item, device), without)
 
 
-def _row(steps: int, dtype: str, kind: str, device: str, scans: Mapping[str, Scan]) -> Row:
+def _row(steps: int, dtype: str, kind: str, device: str) -> Row:
     case = Case(
         cell=CELL, steps=steps, batch=BATCH, hidden_size=HIDDEN, batch_first=True, projected=True, dtype=dtype, contents=kind,
         device=device,
@@ -82,7 +80,7 @@ def _row(steps: int, dtype: str, kind: str, device: str, scans: Mapping[str, Sca
     with torch.no_grad():
         x = contents.problem(case).x
         wanted = states(x, CELL)
-        return Row(dtype, kind, steps, {name: _errors(scan, x, wanted) for name, scan in scans.items()})
+        return Row(dtype, kind, steps, {name: _errors(scan, x, wanted) for name, scan in SCANS.items()})
 
 
 def _errors(scan: Scan, x: Tensor, wanted: Tensor) -> ErrorPair:

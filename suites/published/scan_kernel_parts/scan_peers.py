@@ -27,16 +27,9 @@ from pytest_ecornn.measurement.alternating import Arm, measure_interleaved
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import relative_error, significant, size
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
+from pytest_ecornn.suites.published.common import item_rows
 from pytest_ecornn.suites.published.common.bars import MinTarget, Times, format_ratio, mean_ratio
-from pytest_ecornn.suites.published.common.item_rows import (
-    NOT_REACHED,
-    ItemRow,
-    Unavailable,
-    attempt_each,
-    import_optional,
-    measure_each,
-    reason,
-)
+from pytest_ecornn.suites.published.common.item_rows import ItemRow, attempt_each, import_optional, measure_each
 from pytest_ecornn.suites.published.common.report_rows import CALLED, REPLAYED, TIMING_MODES
 from pytest_ecornn.suites.published.scan_kernel_parts.scan_bandwidth import ScanShape
 from pytest_ecornn.suites.published.scan_kernel_parts.scan_judge import LongScanVerifier, sample_channels, sampled
@@ -83,7 +76,7 @@ class Variant:
 def ours(cell: str) -> Variant:
     try:
         scan = import_optional("_scan_gpu_op", "scan")
-    except Unavailable as absent:
+    except item_rows.Unavailable as absent:
         return Variant(OURS, BTD, reason=str(absent))
 
     def call(x: Tensor, overwrites_x: bool = False) -> Tensor:
@@ -104,7 +97,7 @@ def _of(package: str, module: str, parts: dict[str, str], cell: str, is_compiled
     for layout, name in parts.items():
         try:
             run, kernels = import_optional(module, name), import_optional(module, "KERNELS")
-        except Unavailable as absent:
+        except item_rows.Unavailable as absent:
             if not is_compiled:
                 yield Variant(f"{package}, {layout}", layout, reason=str(absent))
             continue
@@ -242,9 +235,9 @@ def _row(shape: Shape, variants: Sequence[Variant], deadline: float, device: str
         """Compiles and judges it, and takes its memory. Raises Unavailable where there is nothing to time."""
         variant = by_name[name]
         if variant.is_compiled and time.monotonic() >= deadline:
-            raise Unavailable(NOT_REACHED)
+            raise item_rows.Unavailable(item_rows.NOT_REACHED)
         if variant.call is None:
-            raise Unavailable(variant.reason)
+            raise item_rows.Unavailable(variant.reason)
         call = VariantCall(variant, variant.call, values)
         return call, replace(sample.judge(call), peak_bytes=memory.peak_bytes(call.with_product, device))
 
@@ -301,7 +294,7 @@ def _captured(call: VariantCall, device: str) -> Callable[[], Any] | str:
         graph, result = capture.capture(call)
         return partial(_replay, graph, result)
     except Exception as error:
-        return reason(error)
+        return item_rows.reason(error)
 
 
 def _replay(graph: torch.cuda.CUDAGraph, result: object) -> None:

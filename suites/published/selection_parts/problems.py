@@ -76,11 +76,7 @@ def make_call(problem: SelectionProblem, module: nn.Module, device: torch.device
     x.requires_grad_()
     leaves, shape_out = [x, *module.parameters()], (*shape[:2], problem.hidden_size * problem.directions)
     incoming = torch.randn(shape_out, generator=generator, device=device, dtype=x.dtype)
-
-    def train() -> Any:
-        return torch.autograd.grad(module(x)[0], leaves, incoming)
-
-    return train
+    return lambda: torch.autograd.grad(module(x)[0], leaves, incoming)
 
 
 @dataclass(frozen=True)

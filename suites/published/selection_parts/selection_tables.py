@@ -19,15 +19,8 @@ from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.bars import Times, format_ratio
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED
-from pytest_ecornn.suites.published.selection_parts.problems import (
-    AUTO,
-    MODES,
-    SelectionProblem,
-    backends,
-    make_call,
-    make_module,
-    precision_set,
-)
+from pytest_ecornn.suites.published.selection_parts import problems
+from pytest_ecornn.suites.published.selection_parts.problems import AUTO, MODES, SelectionProblem
 from pytest_ecornn.system.error_line import first_line
 
 _BLOCK_US = 2500.0
@@ -81,10 +74,10 @@ class SelectionRow:
 
 def run_once(problem: SelectionProblem, device: torch.device) -> None:
     """Runs every backend once, so that its kernels are compiled and stored."""
-    with precision_set(problem), patch.object(store, "read", return_value=None), patch.object(store, "write"):
-        for backend in backends(problem, device):
+    with problems.precision_set(problem), patch.object(store, "read", return_value=None), patch.object(store, "write"):
+        for backend in problems.backends(problem, device):
             try:
-                make_call(problem, make_module(problem, backend, device), device)()
+                problems.make_call(problem, problems.make_module(problem, backend, device), device)()
             except (ValueError, torch.OutOfMemoryError):
                 continue
     if device.type == "cuda":
@@ -94,18 +87,18 @@ def run_once(problem: SelectionProblem, device: torch.device) -> None:
 def measure(problem: SelectionProblem, device: torch.device, confidence: float, rounds: int = ROUNDS) -> SelectionRow:
     """The row of a problem, whose decision is made anew."""
     selection.forget()
-    with precision_set(problem), patch.object(store, "read", return_value=None), patch.object(store, "write"):
-        auto = make_module(problem, AUTO, device)
-        call = make_call(problem, auto, device)
+    with problems.precision_set(problem), patch.object(store, "read", return_value=None), patch.object(store, "write"):
+        auto = problems.make_module(problem, AUTO, device)
+        call = problems.make_call(problem, auto, device)
         first_call_ms, first_peak = _first_call(call, device)
         _, later_peak = _first_call(call, device)
         notes: str = auto.notes()  # type: ignore[operator]
         decision: Decision | None = next(iter(selection.decisions().values()), None)
         calls: dict[str, Callable[[], Any]] = {}
         refusals: dict[str, str] = {}
-        for backend in backends(problem, device):
+        for backend in problems.backends(problem, device):
             try:
-                calls[backend] = make_call(problem, make_module(problem, backend, device), device)
+                calls[backend] = problems.make_call(problem, problems.make_module(problem, backend, device), device)
                 calls[backend]()
             except (ValueError, torch.OutOfMemoryError) as error:
                 calls.pop(backend, None)

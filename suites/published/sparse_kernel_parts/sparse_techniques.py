@@ -76,7 +76,11 @@ def _row(tried: AblationCase) -> Row:
     layers = {name: make_layer(tried.case, problem.weights, device, chosen)[0] for name, chosen in techniques.items()}
     if wrong := _wrong(problem, layers):
         return Row(tried, reason=f"{WRONG}: {', '.join(wrong)}")
-    arms = {name: _arm(layer, problem) for name, layer in layers.items()}
+
+    def arm(layer: Layer) -> Arm:
+        return Arm([Replay(torch.no_grad()(lambda: layer(problem.x, problem.state, None)))], STEPS, _BLOCK_US)
+
+    arms = {name: arm(layer) for name, layer in layers.items()}
     measure_interleaved([*arms.values()], MIN_PAIRS)
     return row(tried, {name: arm.samples_us for name, arm in arms.items()})
 
@@ -93,14 +97,6 @@ def _wrong(problem: contents.Problem, layers: Mapping[str, Layer]) -> list[str]:
         checks = {name: expected.compare(calls.run(layer, problem), declared) for name, layer in layers.items()}
     failed = [name for name, of_layer in checks.items() if any(check.status == "failed" for check in of_layer)]
     return [f"without {name}" if name else "with all" for name in failed]
-
-
-def _arm(layer: Layer, problem: contents.Problem) -> Arm:
-    def call() -> object:
-        with torch.no_grad():
-            return layer(problem.x, problem.state, None)
-
-    return Arm([Replay(call)], STEPS, _BLOCK_US)
 
 
 def problem_of(tried: AblationCase) -> contents.Problem:

@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -137,7 +138,13 @@ def bars(row: Row) -> Iterator[figure_rows.Row]:
 def render(rows: Sequence[Row]) -> str:
     header = ("scenario", "arm", "all steps, s", "once more, s", "first step, ms", "longest, ms",
               f"over {SLOW_MS:.0f} ms", "decisions", "kernels on disk")  # fmt: skip
-    lines = [[escape(row.label), arm, *_cells(least(row.arms[arm]))] for row in rows for arm in ARMS if arm in row.arms]
+    lines = []
+    for row, arm in product(rows, ARMS):
+        if arm in row.arms:
+            times = least(row.arms[arm])
+            seconds = map(significant, (times.total_s, times.again_s, times.first_ms, times.longest_ms))
+            counts = map(str, (times.slow_steps, times.decisions, times.kernels))
+            lines.append([escape(row.label), arm, *seconds, *counts])
     reasons = [f"- {escape(f'{row.label}, {arm}: {reason}')}" for row in rows for arm, reason in row.reasons.items()]
     scenario = rows[0].scenario
     text = (
@@ -146,11 +153,6 @@ def render(rows: Sequence[Row]) -> str:
         f"which alternate. The JSON file has all of them. {WARM.capitalize()}: what a process left there that ran these steps "
         "and waited for compilation."
     )
-    times = table(header, lines, header[2:]) if lines else ""
+    arms = table(header, lines, header[2:]) if lines else ""
     figures = figure_rows.render_rows([figure for row in rows for figure in bars(row)])
-    return document(["## Shapes that vary", text, times, figures, "\n".join(reasons)])
-
-
-def _cells(times: StepTimes) -> list[str]:
-    figures = (times.total_s, times.again_s, times.first_ms, times.longest_ms)
-    return [*map(significant, figures), str(times.slow_steps), str(times.decisions), str(times.kernels)]
+    return document(["## Shapes that vary", text, arms, figures, "\n".join(reasons)])

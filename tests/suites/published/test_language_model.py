@@ -121,12 +121,10 @@ def few(corpora: Any) -> list[Configuration]:
 
 def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throughput, "_BLOCK_US", 500.0)
-    monkeypatch.setattr(throughput.measure, "__kwdefaults__", throughput.measure.__kwdefaults__ | {"make": few})
+    monkeypatch.setattr(throughput, "configurations", few)
     monkeypatch.setattr(losses, "STEPS", 20)
     monkeypatch.setattr(losses, "LAST", 5)
-    for measure in (losses.measure_curves, losses.measure_seeds):
-        defaults = {"make": lambda corpus, dropout: [small(TRAINED_DTYPE, dropout)]}
-        monkeypatch.setattr(measure, "__kwdefaults__", measure.__kwdefaults__ | defaults)
+    monkeypatch.setattr(losses, "models", lambda corpus, dropout: [small(TRAINED_DTYPE, dropout)])
     plan = language_model.make_plan([CORPUS], "cpu")
     plan.run(tmp_path, 300.0, ["words", "losses", "seeds"])
     text = (tmp_path / "language_model.md").read_text()
@@ -184,8 +182,9 @@ def test_words_of_pairs_follow_from_the_one_before() -> None:
 
 def measured_losses(measure: Any, corpus: training.Corpus, earlier: Any = (), dropout: float = 0.0) -> list[Any]:
     """Of a small model on a CPU."""
-    models = [small("float32", dropout)]
-    return list(measure(float("inf"), earlier, corpus=corpus, device="cpu", make=lambda corpus, dropout: models))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(losses, "models", lambda *_: [small("float32", dropout)])
+        return list(measure(float("inf"), earlier, corpus=corpus, device="cpu"))
 
 
 class MixedUp(nn.LSTM):

@@ -98,7 +98,7 @@ def broken(x: Tensor) -> Tensor:
     raise RuntimeError("no kernel image\nis available")
 
 
-def test_errors_are_relative_to_float64() -> None:
+def test_errors_are_relative_to_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     def off(x: Tensor) -> Tensor:
         exact = states(x, scan_errors.CELL)
         exact[0, 0, 0] += 0.01 * exact.max()
@@ -110,7 +110,9 @@ def test_errors_are_relative_to_float64() -> None:
         "infinite": lambda x: states(x, scan_errors.CELL) / 0,
         "broken": broken,
     }
-    rows = list(scan_errors.measure(time.monotonic() + 100, "cpu", scans, steps=[4, 64]))
+    monkeypatch.setattr(scan_errors, "SCANS", scans)
+    monkeypatch.setattr(scan_errors, "STEPS", (4, 64))
+    rows = list(scan_errors.measure(time.monotonic() + 100, "cpu"))
     assert len(rows) == 8
     assert {row.found["exact"].maximum for row in rows} == {0.0}
     assert [row.found["off"].maximum for row in rows] == [pytest.approx(0.01)] * 8
@@ -123,8 +125,9 @@ def test_errors_are_relative_to_float64() -> None:
     assert list(scan_errors.figures(rows)) == ["scan_errors_float32.svg", "scan_errors_bfloat16.svg"]
 
 
-def test_errors_say_what_this_version_or_machine_lacks() -> None:
-    (row, *_) = scan_errors.measure(time.monotonic() + 100, "cpu", steps=[4])
+def test_errors_say_what_this_version_or_machine_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan_errors, "STEPS", (4,))
+    (row, *_) = scan_errors.measure(time.monotonic() + 100, "cpu")
     assert list(row.found) == ["linear", "log", "log by torch"]
     assert row.found["linear"].reason or torch.cuda.is_available()
     assert scan_errors.render([]).startswith("## Errors")

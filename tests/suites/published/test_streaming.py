@@ -16,7 +16,7 @@ from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import stored, streaming
 from pytest_ecornn.suites.published.common.item_rows import NOT_REACHED, Unavailable
-from pytest_ecornn.suites.published.streaming_parts import stream_calls, stream_steps, stream_tables
+from pytest_ecornn.suites.published.streaming_parts import stream_calls, stream_steps
 from pytest_ecornn.suites.published.streaming_parts.stream_calls import (
     BFLOAT16,
     BOUND,
@@ -174,7 +174,7 @@ def row(hidden: int, times: dict[str, StepTime], **reasons: str) -> Row:
 
 
 def bars(*rows: Row) -> list[list[str]]:
-    text = stream_tables.render(rows).partition("### Bars")[2]
+    text = stream_steps.render(rows).partition("### Bars")[2]
     return [line for one in rows for line in cells_of(text, str(one.case))]
 
 
@@ -197,7 +197,7 @@ def test_bars_are_of_one_layer_and_one_sequence() -> None:
 
 
 def test_tables_have_a_column_for_each_candidate_and_say_what_is_missing() -> None:
-    text = stream_tables.render(
+    text = stream_steps.render(
         [row(64, {BOUND: step_time(5.0)}, **{JAX: NOT_INSTALLED, OUT: WRONG, MODULE: "ValueError: <no>"})]
     )
     times, over_torch, over_onnx, single, *_ = (line[1:] for line in cells_of(text, "lstm 64, B 1"))
@@ -212,7 +212,7 @@ def test_tables_have_a_column_for_each_candidate_and_say_what_is_missing() -> No
 
 def test_without_onnx_runtime_there_is_no_ratio_to_it() -> None:
     alone = Row(TINY[0], {TORCH: replace(step_time(200.0), over={TORCH: Ratio(1.0, 1.0, 1.0)})}, {ONNX: NOT_INSTALLED})
-    text = stream_tables.render([alone])
+    text = stream_steps.render([alone])
     assert f"### {TORCH} over each" in text
     assert f"### {ONNX} over each" not in text
     assert text.rstrip().endswith("None of these is measured.")
