@@ -19,11 +19,11 @@ from pytest_ecornn.implementations.persistent_gpu.wavefront import kernel_of
 def describe(plan: ExecutionPlan) -> str:
     """Describes the forms of the recurrent kernels."""
     forward = ", then ".join(dict.fromkeys(form for form, _ in _forward_launches(plan)))
-    if not plan.kind.saves_for_backward:
+    if not plan.spec.saves_for_backward:
         return forward
     if plan.is_single_step_backward:
         return f"{forward}; backward: one step alone"
-    return f"{forward}; backward: {kernel.compile_layer(plan.stack.shape, plan.kind.backward)[0]}"
+    return f"{forward}; backward: {kernel.compile_layer(plan.shape.layer_shape, plan.spec.backward)[0]}"
 
 
 def kernel_codes(plan: ExecutionPlan) -> list[KernelCode]:
@@ -34,18 +34,18 @@ def kernel_codes(plan: ExecutionPlan) -> list[KernelCode]:
 
 def _forward_launches(plan: ExecutionPlan) -> list[tuple[str, Kernel]]:
     """The form, in words, and the recurrent kernel of each layer on its own and each wave of layers."""
-    shape, spec, layer = plan.stack, plan.kind, 0
+    shape, spec, layer = plan.shape, plan.spec, 0
     launches: list[tuple[str, Kernel]] = []
     for wave in plan.wavefronts:
         width = shape.output[2] if layer else shape.input_width
         if wave is not None:
             launches.append((str(wave), kernel_of(spec, wave)))
         elif width is not None and plan.is_single_step:
-            once = get_single_step_kernel(shape.how.cell, width, shape.hidden, shape.batch, spec, shape.output[2])
+            once = get_single_step_kernel(shape.options.cell, width, shape.hidden, shape.batch, spec, shape.output[2])
             launches.append((str(once.form), once.kernel))
         else:
             inputs = width if width is not None and plan.is_fused else 0
-            form, made = kernel.compile_layer(shape.shape, spec._replace(inputs=inputs))
+            form, made = kernel.compile_layer(shape.layer_shape, spec._replace(inputs=inputs))
             launches.append((f"{form}{'; the input product in the same launch' * (inputs > 0)}", made))
         layer += wave.layers if wave else 1
     return launches
@@ -60,22 +60,22 @@ def _input_gemms(plan: ExecutionPlan) -> list[Kernel]:
 
 def _backward_kernels(plan: ExecutionPlan) -> list[Kernel]:
     """The recurrent one, and those that some T and B launch for the gradients of weights."""
-    shape, spec = plan.stack, plan.kind
+    shape, spec = plan.shape, plan.spec
     if not spec.saves_for_backward:
         return []
     padded = padded_rows.make_kernel(spec.dtype, spec.device)
     if plan.is_single_step_backward:
-        form = SingleStepBackwardConfig(shape.how.cell, shape.hidden, shape.batch)
+        form = SingleStepBackwardConfig(shape.options.cell, shape.hidden, shape.batch)
         return [make_backward_kernel(form, spec.backward), padded]
-    kernels = [kernel.compile_layer(shape.shape, spec.backward)[1], padded]
+    kernels = [kernel.compile_layer(shape.layer_shape, spec.backward)[1], padded]
     if not has_clusters(spec.device):
         return kernels
-    apart = (shape.hidden,) if shape.how.cell == "gru" else ()  # whose recurrent product has a gradient of its own
-    values = bias_gradients.values_of(spec.dtype, shape.wide, *apart)
+    apart = (shape.hidden,) if shape.options.cell == "gru" else ()  # whose recurrent product has a gradient of its own
+    values = bias_gradients.values_of(spec.dtype, shape.gate_width, *apart)
     kernels.append(bias_gradients.make_kernel(values, spec.dtype, spec.device))
     layers = shape.pseudo_layers // shape.directions
     for width in _input_widths(plan):
-        values = bias_gradients.values_of(spec.dtype, shape.wide, shape.hidden, width)
+        values = bias_gradients.values_of(spec.dtype, shape.gate_width, shape.hidden, width)
         for count in {1, parameter_gradients.kernel_layers(layers)}:  # of one launch
             kernels.append(parameter_gradients.make_kernel(values, spec.dtype, spec.device, count))
     return kernels
@@ -83,6 +83,6 @@ def _backward_kernels(plan: ExecutionPlan) -> list[Kernel]:
 
 def _input_widths(plan: ExecutionPlan) -> list[int]:
     """The widths of the inputs that layers multiply."""
-    shape = plan.stack
+    shape = plan.shape
     inner = shape.output[2] if shape.pseudo_layers > shape.directions else None
     return [*dict.fromkeys(width for width in (shape.input_width, inner) if width is not None)]

@@ -47,7 +47,7 @@ class Shape(NamedTuple):
     batch_first: bool
 
     @property
-    def wide(self) -> int:
+    def gate_width(self) -> int:
         """Pre-activations of a step and sequence."""
         return GATES[self.cell] * self.hidden
 
@@ -74,7 +74,7 @@ class KernelSpec(NamedTuple):
 
     @classmethod
     def of(cls, case: Case, device: torch.device) -> KernelSpec:
-        """The kind of a case's forward pass."""
+        """The spec of a case's forward pass."""
         dtype, tf32 = getattr(torch, case.dtype), case.precision == "tf32"
         return cls(dtype, device, tf32, saves_for_backward=case.training, lengths=case.ragged)
 
@@ -84,7 +84,7 @@ class KernelSpec(NamedTuple):
 
     @property
     def backward(self) -> KernelSpec:
-        """The kind of the backward pass that follows a forward pass of this kind."""
+        """The spec of the backward pass that follows a forward pass of this spec."""
         return KernelSpec(self.dtype, self.device, self.tf32, is_backward=True)
 
     def problem(self, cell: str, hidden: int, batch: int) -> ProblemSize:
@@ -101,27 +101,27 @@ def is_fused(steps: int, batch: int, inputs: int | None, hidden: int) -> bool:
     return steps * batch <= MOST_FUSED_ROWS and 0 < width <= max(MOST_FUSED_INPUTS, 2 * hidden)
 
 
-def shared_bytes_of(kind: KernelSpec, form: Form) -> int:
+def shared_bytes_of(spec: KernelSpec, form: Form) -> int:
     """Bytes of shared memory of a block. An input product's sums use it before anything else (kernels/input_gemm.cuh)."""
     sum_bytes = 4 * _THREADS // 32 * _PRODUCT_ROWS * (_PRODUCT_COLUMNS + 1)
-    return max(form.shared_bytes, form.launch.block // _THREADS * sum_bytes) if kind.inputs else form.shared_bytes
+    return max(form.shared_bytes, form.launch.block // _THREADS * sum_bytes) if spec.inputs else form.shared_bytes
 
 
-def width_of(kind: KernelSpec, form: Form) -> int:
+def width_of(spec: KernelSpec, form: Form) -> int:
     """Bytes of weights and of x that are read at once: as many as divide all rows."""
-    return gcd(form.width, kind.inputs * kind.dtype.itemsize)
+    return gcd(form.width, spec.inputs * spec.dtype.itemsize)
 
 
-def macros(kind: KernelSpec, form: Form) -> tuple[tuple[str, str], ...]:
+def macros(spec: KernelSpec, form: Form) -> tuple[tuple[str, str], ...]:
     """The macros with which the source is compiled."""
     problem = form.problem
-    found = {"CELL": NN_CELLS.index(problem.cell), "HIDDEN": problem.hidden, storage_macro(kind.dtype): 1, **form.macros}
-    found |= {"SAVE_GATES": int(kind.saves_for_backward), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
-    if not kind.is_backward:
-        found["LOAD_BYTES"] = width_of(kind, form)
-    if kind.inputs:
-        found |= {"INPUTS": kind.inputs, "SHARED_BYTES": shared_bytes_of(kind, form)}
-    return tuple((name, str(value)) for name, value in found.items())
+    values = {"CELL": NN_CELLS.index(problem.cell), "HIDDEN": problem.hidden, storage_macro(spec.dtype): 1, **form.macros}
+    values |= {"SAVE_GATES": int(spec.saves_for_backward), "LENGTHS": int(spec.lengths), "WATCHDOG_NS": WATCHDOG_NS}
+    if not spec.is_backward:
+        values["LOAD_BYTES"] = width_of(spec, form)
+    if spec.inputs:
+        values |= {"INPUTS": spec.inputs, "SHARED_BYTES": shared_bytes_of(spec, form)}
+    return tuple((name, str(value)) for name, value in values.items())
 
 
 _STRIDES = ("step", "sequence")
@@ -145,14 +145,14 @@ _ADDRESSES = {
 }
 
 
-def source_of(kind: KernelSpec, form: Form) -> Path:
+def source_of(spec: KernelSpec, form: Form) -> Path:
     if isinstance(form, BlockConfig):
-        return _BLOCK_SOURCES[kind.is_backward]
+        return _BLOCK_SOURCES[spec.is_backward]
     if not form.is_grid:
-        return _SOURCES[kind.is_backward]
+        return _SOURCES[spec.is_backward]
     if isinstance(form, WgmmaConfig):
-        return _WGMMA_SOURCES[kind.is_backward]
-    return _NTILED_SOURCE if isinstance(form, NTiledGridConfig) else _GRID_SOURCES[kind.is_backward]
+        return _WGMMA_SOURCES[spec.is_backward]
+    return _NTILED_SOURCE if isinstance(form, NTiledGridConfig) else _GRID_SOURCES[spec.is_backward]
 
 
 def params(names: Iterable[str]) -> dict[str, type[int] | type[np.int64]]:
@@ -165,60 +165,60 @@ def _allocated(form: Form) -> tuple[str, ...]:
     return ("mailboxes", "weight_stream") if form.is_grid else ("weight_stream",)
 
 
-def _fields(kind: KernelSpec, form: Form) -> list[str]:
+def _fields(spec: KernelSpec, form: Form) -> list[str]:
     """The fields of the kernel's Params, in their order."""
-    if kind.is_backward:
+    if spec.is_backward:
         return [*BACKWARD_PARAMS, "weight_hh", *_allocated(form)]
     return [*FORWARD_PARAMS, *_OF_INPUTS, "weight_hh", *_allocated(form)]
 
 
-def make_kernel(kind: KernelSpec, form: Form) -> Kernel:
+def make_kernel(spec: KernelSpec, form: Form) -> Kernel:
     """The kernel of a form, which takes its arguments by name."""
-    arguments = params(_fields(kind, form))
-    name, macros_of = "persistent_backward" if kind.is_backward else "persistent_forward", macros(kind, form)
-    source, shared_bytes = source_of(kind, form), shared_bytes_of(kind, form)
+    arguments = params(_fields(spec, form))
+    name, macros_of = "persistent_backward" if spec.is_backward else "persistent_forward", macros(spec, form)
+    source, shared_bytes = source_of(spec, form), shared_bytes_of(spec, form)
     grid, cluster = form.is_grid, form.cluster_blocks
-    return Kernel(source, name, macros_of, arguments, kind.device, shared_bytes, grid, cluster, is_lazy=True)
+    return Kernel(source, name, macros_of, arguments, spec.device, shared_bytes, grid, cluster, is_lazy=True)
 
 
 get_kernel = lru_cache(maxsize=4096)(make_kernel)
 
 
 @lru_cache(maxsize=4096)
-def compile_layer(shape: Shape, kind: KernelSpec) -> tuple[Form, Kernel]:
+def compile_layer(shape: Shape, spec: KernelSpec) -> tuple[Form, Kernel]:
     """A layer's form and its kernel. Raises ValueError for what does not run, or does not fit."""
-    check(shape, kind)
-    problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-    form = select_config(problem, Device.of(kind.device), computes_inputs=kind.inputs > 0)
+    check(shape, spec)
+    problem = spec.problem(shape.cell, shape.hidden, shape.batch)
+    form = select_config(problem, Device.of(spec.device), computes_inputs=spec.inputs > 0)
     if isinstance(form, str):
         raise ValueError(form)
-    return form, get_kernel(kind, form)
+    return form, get_kernel(spec, form)
 
 
-def unsupported_reason(shape: Shape, kind: KernelSpec) -> str | None:
+def unsupported_reason(shape: Shape, spec: KernelSpec) -> str | None:
     """Why no form runs a layer, or its backward pass where that follows, or None. Nothing is compiled."""
     try:
-        check(shape, kind)
+        check(shape, spec)
     except ValueError as error:
         return str(error)
-    for one in (kind, kind.backward)[: 1 + kind.saves_for_backward]:
-        form = select_config(one.problem(shape.cell, shape.hidden, shape.batch), Device.of(kind.device))
+    for spec_of_pass in (spec, spec.backward)[: 1 + spec.saves_for_backward]:
+        form = select_config(spec_of_pass.problem(shape.cell, shape.hidden, shape.batch), Device.of(spec.device))
         if isinstance(form, str):
             return form
     return None
 
 
-def check(shape: Shape, kind: KernelSpec) -> None:
+def check(shape: Shape, spec: KernelSpec) -> None:
     """Raises ValueError for what no form runs."""
     if min(shape.steps, shape.batch, shape.hidden) < 1:
         raise ValueError(f"expected T, B and H of at least 1, got {shape.steps}, {shape.batch} and {shape.hidden}")
-    if max(shape.steps, shape.wide * shape.batch) >= 2**30:
-        raise ValueError(f"expected T and G * B * H below 2^30, got {shape.steps} and {shape.wide * shape.batch}")
-    if kind.dtype not in DTYPES:
-        raise ValueError(f"expected one of {', '.join(map(str, DTYPES))}, got {kind.dtype}")
-    if reason := skip_reason(kind.device):
-        raise ValueError(f"on {kind.device}: {reason}")
-    status_of(kind.device)  # which is not to be made while a graph is captured
+    if max(shape.steps, shape.gate_width * shape.batch) >= 2**30:
+        raise ValueError(f"expected T and G * B * H below 2^30, got {shape.steps} and {shape.gate_width * shape.batch}")
+    if spec.dtype not in DTYPES:
+        raise ValueError(f"expected one of {', '.join(map(str, DTYPES))}, got {spec.dtype}")
+    if reason := skip_reason(spec.device):
+        raise ValueError(f"on {spec.device}: {reason}")
+    status_of(spec.device)  # which is not to be made while a graph is captured
 
 
 class TimeoutStatus:
@@ -233,8 +233,8 @@ class TimeoutStatus:
 
     def reset(self) -> bool:
         """Resets the word. Returns whether a launch has timed out since the last call."""
-        found, self._word.value = self._word.value != 0, 0
-        return found
+        has_timed_out, self._word.value = self._word.value != 0, 0
+        return has_timed_out
 
     def check(self) -> None:
         """Raises RuntimeError, once, after a launch that timed out, whose results are NaN. Called before each launch."""
@@ -250,11 +250,11 @@ _making_one = threading.Lock()
 
 
 def status_of(device: torch.device) -> TimeoutStatus:
-    found = _statuses.get(device)
-    if found is None:
+    status = _statuses.get(device)
+    if status is None:
         with _making_one:
-            found = _statuses.setdefault(device, TimeoutStatus(device))
-    return found
+            status = _statuses.setdefault(device, TimeoutStatus(device))
+    return status
 
 
 Strides = tuple[int, int]  # of steps and of sequences, in elements
@@ -267,28 +267,28 @@ class Launch:
     needs zeroed.
     """
 
-    def __init__(self, shape: Shape, kind: KernelSpec, is_reverse: bool, output: Strides, other: Strides, inputs: int = 0):
-        """other: strides of the gates, backward of the output's gradient. inputs: replaces those of `kind`.
+    def __init__(self, shape: Shape, spec: KernelSpec, is_reverse: bool, output: Strides, other: Strides, inputs: int = 0):
+        """other: strides of the gates, backward of the output's gradient. inputs: replaces those of `spec`.
 
         Raises as `compile_layer` does, for the backward pass that follows too.
         """
-        kind = kind._replace(inputs=inputs)
-        form, kernel = compile_layer(shape, kind)
-        if kind.saves_for_backward:
-            compile_layer(shape, kind.backward)
-        self._device, self._status, self.width = kind.device, status_of(kind.device), width_of(kind, form)
+        spec = spec._replace(inputs=inputs)
+        form, kernel = compile_layer(shape, spec)
+        if spec.saves_for_backward:
+            compile_layer(shape, spec.backward)
+        self._device, self._status, self.width = spec.device, status_of(spec.device), width_of(spec, form)
         self.zeroed_bytes, self._stream_bytes = form.mailbox_bytes if form.is_grid else 0, form.stream_bytes
-        self.is_beside = kind.device.type == "cuda" and fits_both_directions(form, Device.of(kind.device))
-        of_rows = (f"{name}_{what}" for name in ("output", "d_output" if kind.is_backward else "gates") for what in _STRIDES)
+        self.may_run_concurrently = spec.device.type == "cuda" and fits_both_directions(form, Device.of(spec.device))
+        of_rows = (f"{name}_{what}" for name in ("output", "d_output" if spec.is_backward else "gates") for what in _STRIDES)
         integers = dict(zip(of_rows, output + other, strict=True)) | shape.row_strides
-        addresses = [*_ADDRESSES[kind.is_backward].split(), *_allocated(form)]
+        addresses = [*_ADDRESSES[spec.is_backward].split(), *_allocated(form)]
         if inputs:
             integers |= {f"x_{what}": inputs * shape.row_strides[f"row_{what}"] for what in _STRIDES}
             addresses = ["x", "weight_ih", *addresses]
-        elif not kind.is_backward:
+        elif not spec.is_backward:
             integers |= dict.fromkeys(_OF_INPUTS, 0)
         integers |= {"status": self._status.address, "steps": shape.steps, "batch": shape.batch, "is_reverse": int(is_reverse)}
-        launch = form.launch._replace(shared_bytes=shared_bytes_of(kind, form))
+        launch = form.launch._replace(shared_bytes=shared_bytes_of(spec, form))
         self._run = kernel.at(launch, addresses, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:

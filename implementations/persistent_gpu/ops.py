@@ -55,7 +55,7 @@ def _forward_with_reserve(
     x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, *how: Any
 ) -> list[Tensor]:
     """The results, then the saved tensors: outputs of the layers but the last, which is the first result, gates and cells."""
-    results, kept = forward.forward(x, first, weights, lengths, RNNOptions(*how), keeps=True)
+    results, kept = forward.forward(x, first, weights, lengths, RNNOptions(*how), saves_for_backward=True)
     return [*results, *kept.outputs[:-1], *kept.gates, *kept.cells]
 
 
@@ -85,8 +85,8 @@ def _fake(
 def _fake_keeping(x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], *rest: Any) -> list[Tensor]:
     stack = make_rnn_shape(RNNOptions(*rest[1:]), x.shape, len(weights), hidden_size_of(weights))
     inner = [x.new_empty(stack.output) for _ in range(stack.pseudo_layers // stack.directions - 1)]
-    gates = [x.new_empty(stack.kept) for _ in range(stack.pseudo_layers)]
-    cells = [x.new_empty(stack.cells, dtype=torch.float32) for _ in range(stack.pseudo_layers)]
+    gates = [x.new_empty(stack.saved_gates) for _ in range(stack.pseudo_layers)]
+    cells = [x.new_empty(stack.saved_cells, dtype=torch.float32) for _ in range(stack.pseudo_layers)]
     return [*_fake(x, first, weights, *rest), *inner, *gates, *cells]
 
 
@@ -133,7 +133,7 @@ class CheckedCall:
             return self._planned(*(tensors if self._cast is None else self._cast_of(tensors, self._cast)))
         self.parameters = self.parameters.where_they_are()
         if self.trains:
-            given = len(first), lengths, self.plan.stack.how, x, *first, *self.parameters
+            given = len(first), lengths, self.plan.shape.options, x, *first, *self.parameters
             found: Sequence[Tensor] = _apply_directly(self, *given)
             return found
         return forward.run(self.plan, x, first, self.parameters, lengths)[0]
@@ -145,12 +145,12 @@ class CheckedCall:
 
 def planned_work(plan: ExecutionPlan, states: int) -> PlannedWork:
     """A plan's passes on x, lengths, initial states and weights. states: the number of initial states."""
-    stack, device = plan.stack, plan.kind.device
+    stack, device = plan.shape, plan.spec.device
     num_given, num_results = 2 + states + PER_PSEUDO_LAYER * stack.pseudo_layers, 1 + stack.num_states
     inner = num_results + stack.pseudo_layers // stack.directions - 1
     last = inner + 2 * stack.pseudo_layers
     # As autograd's Function saves them: outputs of all layers, gates and cells.
-    saved = (*range(num_results, inner), 0, *range(inner, last)) if plan.kind.saves_for_backward else ()
+    saved = (*range(num_results, inner), 0, *range(inner, last)) if plan.spec.saves_for_backward else ()
 
     def run(tensors: Sequence[Any]) -> Sequence[Tensor]:
         x, lengths, *rest = tensors
@@ -164,13 +164,13 @@ def planned_work(plan: ExecutionPlan, states: int) -> PlannedWork:
         (x, lengths, *rest), kept, d_results = tensors[:num_given], tensors[num_given:count], tensors[count:]
         first, weights, needs = rest[:states], rest[states:], (needs[0], *needs[2:])  # lengths have no gradient
         if is_observed:
-            found = _observed_gradients(needs, x, first, weights, lengths, kept, d_results, stack.how, overwrites, plan)
+            found = _observed_gradients(needs, x, first, weights, lengths, kept, d_results, stack.options, overwrites, plan)
         else:
-            given = needs, x, first, weights, _split_saved(kept, weights), d_results, lengths, stack.how
+            given = needs, x, first, weights, _split_saved(kept, weights), d_results, lengths, stack.options
             found = backward.backward(*given, overwrites, plan)
         return [found[0], None, *found[1:]]
 
-    products = products_of(plan.kind.dtype, stack.how.tf32)
+    products = products_of(plan.spec.dtype, stack.options.tf32)
     return PlannedWork("persistent_gpu", device, num_results, saved, status_of(device).address, products, run, gradients)
 
 
@@ -203,7 +203,7 @@ class _Differentiable(torch.autograd.Function):
         if isinstance(call, CheckedCall):
             results, (outputs, gates, cells) = forward.run(call.plan, x, first, call.parameters, lengths)
         elif call:
-            results, (outputs, gates, cells) = forward.forward(x, first, weights, lengths, how, keeps=True)
+            results, (outputs, gates, cells) = forward.forward(x, first, weights, lengths, how, saves_for_backward=True)
         else:
             with torch._C._AutoDispatchBelowAutograd():
                 found = _OPS.persistent_forward_keeping.default(x, first, weights, lengths, *how)
@@ -212,7 +212,7 @@ class _Differentiable(torch.autograd.Function):
             outputs.append(results[0])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, lengths, *rest, *outputs, *gates, *cells)
-        ctx.states, ctx.how, ctx.given = states, how, len(rest)
+        ctx.states, ctx.options, ctx.given = states, how, len(rest)
         ctx.plan = call.plan if isinstance(call, CheckedCall) else None
         return tuple(results)
 
@@ -223,7 +223,7 @@ class _Differentiable(torch.autograd.Function):
         first, weights = rest[: ctx.states], rest[ctx.states :]
         # A CUDA graph of the backward pass alone may be replayed more often than the forward pass before it.
         overwrites = graph_is_freed() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
-        given = ctx.needs_input_grad[4:], x, first, weights, lengths, kept, d_results, ctx.how, overwrites, ctx.plan
+        given = ctx.needs_input_grad[4:], x, first, weights, lengths, kept, d_results, ctx.options, overwrites, ctx.plan
         return None, None, None, None, *_observed_gradients(*given)
 
 

@@ -24,7 +24,7 @@ from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_L
 from pytest_ecornn.implementations.persistent_gpu.single_step import MAX_BACKWARD_SEQUENCES, is_applicable
 from pytest_ecornn.implementations.persistent_gpu.wavefront import get_wavefronts_of_layers
 
-_MAX_APART = 2**20  # saved gates of a track, of which the pre-activations are apart
+_MAX_APART = 2**20  # saved gates of a pseudo-layer, of which the pre-activations are apart
 
 
 class RNNOptions(NamedTuple):
@@ -43,9 +43,9 @@ class RNNOptions(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RNNShape:
-    """The sizes of a call. A track is one layer in one direction; tracks are in the order of torch.nn's states."""
+    """The sizes of a call. A pseudo-layer is one layer in one direction; they are in the order of torch.nn's states."""
 
-    how: RNNOptions
+    options: RNNOptions
     steps: int
     batch: int
     inputs: int
@@ -54,29 +54,29 @@ class RNNShape:
 
     @cached_property
     def batch_first(self) -> bool:
-        return self.how.batch_first
+        return self.options.batch_first
 
     @cached_property
     def directions(self) -> int:
-        return 2 if self.how.bidirectional else 1
+        return 2 if self.options.bidirectional else 1
 
     @cached_property
     def num_states(self) -> int:
-        return 2 if self.how.cell == "lstm" else 1
+        return 2 if self.options.cell == "lstm" else 1
 
     @property
     def input_width(self) -> int | None:
         """Inputs of the first layer, None where their product is given."""
-        return None if self.how.projected else self.inputs
+        return None if self.options.projected else self.inputs
 
     @cached_property
-    def wide(self) -> int:
+    def gate_width(self) -> int:
         """Pre-activations of a step and sequence in one direction."""
-        return GATES[self.how.cell] * self.hidden
+        return GATES[self.options.cell] * self.hidden
 
     @cached_property
-    def shape(self) -> Shape:
-        return Shape(self.how.cell, self.steps, self.batch, self.hidden, self.batch_first)
+    def layer_shape(self) -> Shape:
+        return Shape(self.options.cell, self.steps, self.batch, self.hidden, self.batch_first)
 
     @cached_property
     def output(self) -> tuple[int, int, int]:
@@ -88,51 +88,54 @@ class RNNShape:
 
     @cached_property
     def gates(self) -> tuple[int, int, int]:
-        """Shape of a track's pre-activations."""
-        return shape_of(self, self.wide)
+        """Shape of a pseudo-layer's pre-activations."""
+        return shape_of(self, self.gate_width)
 
     @cached_property
     def gates_strides(self) -> Strides:
-        return self.strides(self.wide)
+        return self.strides(self.gate_width)
 
     @cached_property
     def state(self) -> tuple[int, int, int]:
         return self.pseudo_layers, self.batch, self.hidden
 
     @cached_property
-    def kept(self) -> tuple[int, int, int]:
-        """Shape of a track's gates that are saved for backward: four values a unit of LSTM and GRU, none of RNN."""
-        return shape_of(self, 4 * self.hidden if GATES[self.how.cell] > 1 else 0)
+    def saved_gates(self) -> tuple[int, int, int]:
+        """Shape of a pseudo-layer's gates that are saved for backward: four values a unit of LSTM and GRU, none of RNN."""
+        return shape_of(self, 4 * self.hidden if GATES[self.options.cell] > 1 else 0)
 
     @cached_property
-    def cells(self) -> tuple[int, int, int]:
-        """Shape of a track's cells (float32) that are saved for backward, LSTM's alone."""
-        return shape_of(self, self.hidden if self.how.cell == "lstm" else 0)
+    def saved_cells(self) -> tuple[int, int, int]:
+        """Shape of a pseudo-layer's cells (float32) that are saved for backward, LSTM's alone."""
+        return shape_of(self, self.hidden if self.options.cell == "lstm" else 0)
 
     @cached_property
     def parameters(self) -> list[tuple[str, tuple[int, ...] | None, bool]]:
         """Name and shape of each parameter, None for none, and whether it may be omitted."""
-        found: list[tuple[str, tuple[int, ...] | None, bool]] = []
-        for track in range(self.pseudo_layers):
-            inputs = self.inputs if track < self.directions else self.output[2]
-            is_given = self.how.projected and track < self.directions
-            shapes = (None if is_given else (self.wide, inputs), (self.wide, self.hidden), (self.wide,), (self.wide,))
-            found += [(name, shape, len(shape or ()) == 1) for name, shape in zip(PARAMETERS, shapes, strict=True)]
-        return found
+        parameters: list[tuple[str, tuple[int, ...] | None, bool]] = []
+        rows = self.gate_width
+        for pseudo_layer in range(self.pseudo_layers):
+            inputs = self.inputs if pseudo_layer < self.directions else self.output[2]
+            is_projected = self.options.projected and pseudo_layer < self.directions
+            shapes = (None if is_projected else (rows, inputs), (rows, self.hidden), (rows,), (rows,))
+            parameters += [(name, shape, len(shape or ()) == 1) for name, shape in zip(PARAMETERS, shapes, strict=True)]
+        return parameters
 
     def strides(self, width: int) -> Strides:
         """Strides of rows of that width without gaps."""
         return (width, self.steps * width) if self.batch_first else (self.batch * width, width)
 
     def strides_of(self, rows: Tensor) -> Strides:
-        first, second, _ = rows.stride()
-        return (second, first) if self.batch_first else (first, second)
+        outer, inner, _ = rows.stride()
+        return (inner, outer) if self.batch_first else (outer, inner)
 
-    def check(self, first: Sequence[Tensor], lengths: Tensor | None, dtype: torch.dtype, device: torch.device) -> None:
+    def check(self, initial_states: Sequence[Tensor], lengths: Tensor | None, dtype: torch.dtype, device: torch.device) -> None:
         """Raises ValueError that says which states or lengths were expected and what was given."""
-        if len(first) not in (0, self.num_states):
-            raise ValueError(f"expected no initial state of {self.how.cell}, or {self.num_states}, got {len(first)}")
-        for name, state in zip(("first_h", "first_c"), first, strict=False):
+        if len(initial_states) not in (0, self.num_states):
+            raise ValueError(
+                f"expected no initial state of {self.options.cell}, or {self.num_states}, got {len(initial_states)}"
+            )
+        for name, state in zip(("first_h", "first_c"), initial_states, strict=False):
             check_tensor(name, state, self.state, dtype, device)
         if lengths is not None:
             check_tensor("lengths", lengths, (self.batch,), torch.int64, device)
@@ -147,23 +150,23 @@ class RNNShape:
                 _raise_mismatch(name, weight, shape, dtype, device)
 
 
-def make_rnn_shape(how: RNNOptions, sizes: torch.Size, parameters: int, hidden: int | None) -> RNNShape:
+def make_rnn_shape(options: RNNOptions, sizes: torch.Size, parameters: int, hidden: int | None) -> RNNShape:
     """The sizes of a call. sizes: of x. parameters: their number. hidden: of the first weight_hh, None for none.
 
     Raises ValueError for an unknown cell, x not of three dimensions, pre-activations of another width, or parameters that are
-    not four of each track.
+    not four of each pseudo-layer.
     """
-    if how.cell not in GATES or len(sizes) != 3:
-        raise ValueError(f"expected one of {', '.join(GATES)} and three dimensions, got {how.cell} and {tuple(sizes)}")
-    tracks, odd = divmod(parameters, PER_PSEUDO_LAYER)
-    if odd or hidden is None or tracks % (1 + how.bidirectional):
+    if options.cell not in GATES or len(sizes) != 3:
+        raise ValueError(f"expected one of {', '.join(GATES)} and three dimensions, got {options.cell} and {tuple(sizes)}")
+    pseudo_layers, odd = divmod(parameters, PER_PSEUDO_LAYER)
+    if odd or hidden is None or pseudo_layers % (1 + options.bidirectional):
         raise ValueError(f"expected {', '.join(PARAMETERS)} of each layer and direction, got {parameters} parameters")
     outer, inner, inputs = sizes
-    steps, batch = (inner, outer) if how.batch_first else (outer, inner)
-    found = RNNShape(how, steps, batch, inputs, hidden, tracks)
-    if how.projected and inputs != found.directions * found.wide:
-        raise ValueError(f"expected pre-activations of width {found.directions * found.wide}, got {tuple(sizes)}")
-    return found
+    steps, batch = (inner, outer) if options.batch_first else (outer, inner)
+    shape = RNNShape(options, steps, batch, inputs, hidden, pseudo_layers)
+    if options.projected and inputs != shape.directions * shape.gate_width:
+        raise ValueError(f"expected pre-activations of width {shape.directions * shape.gate_width}, got {tuple(sizes)}")
+    return shape
 
 
 def hidden_size_of(weights: Sequence[Tensor | None]) -> int | None:
@@ -176,51 +179,51 @@ def hidden_size_of(weights: Sequence[Tensor | None]) -> int | None:
 class ExecutionPlan:
     """How calls run that differ in their tensors' contents alone: all that is computed once for them."""
 
-    stack: RNNShape
-    kind: KernelSpec
+    shape: RNNShape
+    spec: KernelSpec
 
     @cached_property
     def is_single_step(self) -> bool:
         """Whether the kernel for one step runs, which computes the input product too and takes no lengths."""
-        stack = self.stack
-        widths = stack.input_width or 0, stack.output[2] * (stack.pseudo_layers > stack.directions)
-        return is_applicable(stack.shape, widths, self.kind.dtype) and not self.kind.lengths
+        shape = self.shape
+        widths = shape.input_width or 0, shape.output[2] * (shape.pseudo_layers > shape.directions)
+        return is_applicable(shape.layer_shape, widths, self.spec.dtype) and not self.spec.lengths
 
     @cached_property
     def is_single_step_backward(self) -> bool:
         """Whether the kernel for one step backward runs, and products."""
-        return self.stack.steps == 1 and self.stack.batch <= MAX_BACKWARD_SEQUENCES and not self.kind.lengths
+        return self.shape.steps == 1 and self.shape.batch <= MAX_BACKWARD_SEQUENCES and not self.spec.lengths
 
     @cached_property
     def output(self) -> EmptyFactory:
         """Allocates a layer's output."""
-        return EmptyFactory(self.stack.output, self.kind.dtype, self.kind.device)
+        return EmptyFactory(self.shape.output, self.spec.dtype, self.spec.device)
 
     @cached_property
     def final(self) -> EmptyFactory:
-        """Allocates the final h, or c, of all tracks."""
-        return EmptyFactory(self.stack.state, self.kind.dtype, self.kind.device)
+        """Allocates the final h, or c, of all pseudo-layers."""
+        return EmptyFactory(self.shape.state, self.spec.dtype, self.spec.device)
 
     @cached_property
     def gates(self) -> EmptyFactory:
-        """Allocates a track's pre-activations."""
-        return EmptyFactory(self.stack.gates, self.kind.dtype, self.kind.device)
+        """Allocates a pseudo-layer's pre-activations."""
+        return EmptyFactory(self.shape.gates, self.spec.dtype, self.spec.device)
 
     @cached_property
     def saved_gates(self) -> EmptyFactory:
-        """Allocates a track's gates that are saved for backward."""
-        return EmptyFactory(self.stack.kept, self.kind.dtype, self.kind.device)
+        """Allocates a pseudo-layer's gates that are saved for backward."""
+        return EmptyFactory(self.shape.saved_gates, self.spec.dtype, self.spec.device)
 
     @cached_property
     def saved_cells(self) -> EmptyFactory:
-        """Allocates a track's cells that are saved for backward."""
-        return EmptyFactory(self.stack.cells, torch.float32, self.kind.device)
+        """Allocates a pseudo-layer's cells that are saved for backward."""
+        return EmptyFactory(self.shape.saved_cells, torch.float32, self.spec.device)
 
     @cached_property
     def is_fused(self) -> bool:
         """Whether the kernels for several steps compute all input products."""
-        stack = self.stack
-        return is_fused(stack.steps, stack.batch, stack.input_width, stack.hidden) and not self.kind.saves_for_backward
+        shape = self.shape
+        return is_fused(shape.steps, shape.batch, shape.input_width, shape.hidden) and not self.spec.saves_for_backward
 
     @cached_property
     def shares_gates(self) -> bool:
@@ -228,8 +231,8 @@ class ExecutionPlan:
 
         GRU's are wider. A product into a part of their rows takes the host as long as two, so of few each has its own memory.
         """
-        rows, width = self.stack.steps * self.stack.batch, self.stack.kept[2]
-        return width == self.stack.wide or (width > 0 and rows * width > _MAX_APART)
+        rows, width = self.shape.steps * self.shape.batch, self.shape.saved_gates[2]
+        return width == self.shape.gate_width or (width > 0 and rows * width > _MAX_APART)
 
     @cached_property
     def _input_gemms(self) -> dict[int, InputGemm | InputGemm3xTF32 | None]:
@@ -238,31 +241,31 @@ class ExecutionPlan:
     def input_gemm(self, width: int) -> InputGemm | InputGemm3xTF32 | None:
         """The input product of a layer of so many inputs, None where its sizes need other copies."""
         if width not in self._input_gemms:
-            outer, (dtype, device, tf32, *_) = self.stack.output[:2], self.kind
-            self._input_gemms[width] = make_fastest_input_gemm(outer, width, self.stack.wide, dtype, device, tf32)
+            outer, (dtype, device, tf32, *_) = self.shape.output[:2], self.spec
+            self._input_gemms[width] = make_fastest_input_gemm(outer, width, self.shape.gate_width, dtype, device, tf32)
         return self._input_gemms[width]
 
     @cached_property
     def weight_gradients(self) -> WeightGradients | None:
         """The gradients of weights, None where each direction has products of its own."""
-        stack, kind = self.stack, self.kind
+        shape, spec = self.shape, self.spec
         if self.is_single_step_backward:
             return None
         sizes = GradientSizes(
-            stack.steps, stack.batch, stack.hidden, stack.wide, stack.directions, splits_last=stack.how.cell == "gru",
-            dtype=kind.dtype, device=kind.device, tf32=kind.tf32,
+            shape.steps, shape.batch, shape.hidden, shape.gate_width, shape.directions, splits_last=shape.options.cell == "gru",
+            dtype=spec.dtype, device=spec.device, tf32=spec.tf32,
         )  # fmt: skip
-        inner = (stack.output[2],) if stack.pseudo_layers > stack.directions else ()
-        widths = *filter(None, (stack.input_width,)), *inner
-        if stack.batch_first or not (sizes.suit_products(widths) or sizes.suit_launches(widths)):
+        inner = (shape.output[2],) if shape.pseudo_layers > shape.directions else ()
+        widths = *filter(None, (shape.input_width,)), *inner
+        if shape.batch_first or not (sizes.suit_products(widths) or sizes.suit_launches(widths)):
             return None
         return WeightGradients(sizes, sizes.are_padded(widths))
 
     @cached_property
     def sizes_of_weights(self) -> tuple[object, ...]:
         """All sizes and types on which `check_weights` depends."""
-        stack = self.stack
-        return stack.how, stack.inputs, stack.hidden, stack.pseudo_layers, self.kind.dtype, self.kind.device
+        shape = self.shape
+        return shape.options, shape.inputs, shape.hidden, shape.pseudo_layers, self.spec.dtype, self.spec.device
 
     @cached_property
     def fuses_input_gemm(self) -> bool:
@@ -272,59 +275,59 @@ class ExecutionPlan:
     @property
     def wavefronts(self) -> Sequence[WavefrontConfig | None]:
         """Waves of the layers from the first to the last; None: a layer on its own."""
-        stack = self.stack
-        layers = stack.pseudo_layers // stack.directions
+        shape = self.shape
+        layers = shape.pseudo_layers // shape.directions
         if self.is_single_step:
             return [None] * layers
-        return get_wavefronts_of_layers(stack.shape, self.kind, stack.directions, stack.input_width, layers)
+        return get_wavefronts_of_layers(shape.layer_shape, self.spec, shape.directions, shape.input_width, layers)
 
-    def check(self, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None) -> None:
+    def check(self, initial_states: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None) -> None:
         """Raises ValueError that says what was expected and what was given."""
-        dtype, device = self.kind.dtype, self.kind.device
-        if first or lengths is not None:
-            self.stack.check(first, lengths, dtype, device)
+        dtype, device = self.spec.dtype, self.spec.device
+        if initial_states or lengths is not None:
+            self.shape.check(initial_states, lengths, dtype, device)
         if not isinstance(weights, FrozenParameters):
-            self.stack.check_weights(weights, dtype, device)
+            self.shape.check_weights(weights, dtype, device)
         elif (sizes := self.sizes_of_weights) not in weights.fitting:
-            self.stack.check_weights(weights, dtype, device)
+            self.shape.check_weights(weights, dtype, device)
             weights.fitting.add(sizes)
 
 
 @lru_cache(maxsize=4096)
 def get_plan(
-    how: RNNOptions, sizes: torch.Size, parameters: int, hidden: int | None, dtype: torch.dtype, device: torch.device,
-    keeps: bool, lengths: bool,
+    options: RNNOptions, sizes: torch.Size, parameters: int, hidden: int | None, dtype: torch.dtype, device: torch.device,
+    saves_for_backward: bool, lengths: bool,
 ) -> ExecutionPlan:  # fmt: skip
     """How calls of those sizes and options run, kept from one call to the next. Raises ValueError as `make_rnn_shape` does."""
-    kind = KernelSpec(dtype, device, how.tf32, saves_for_backward=keeps, lengths=lengths)
-    return ExecutionPlan(make_rnn_shape(how, sizes, parameters, hidden), kind)
+    spec = KernelSpec(dtype, device, options.tf32, saves_for_backward=saves_for_backward, lengths=lengths)
+    return ExecutionPlan(make_rnn_shape(options, sizes, parameters, hidden), spec)
 
 
 def plan_of_case(case: Case, device: torch.device) -> ExecutionPlan:
     """How calls of a case run on a device."""
-    tracks, dtype = case.layers * case.directions, getattr(torch, case.dtype)
+    pseudo_layers, dtype = case.layers * case.directions, getattr(torch, case.dtype)
     outer = (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
     sizes = torch.Size((*outer, cells.x_width(case)))
-    parameters = PER_PSEUDO_LAYER * tracks
+    parameters = PER_PSEUDO_LAYER * pseudo_layers
     return get_plan(
         RNNOptions.of(case), sizes, parameters, case.hidden_size, dtype, device, case.training, case.ragged
     )  # fmt: skip
 
 
-def check_tensor(name: str, found: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:
+def check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:
     """Raises ValueError that says what was expected and what was given."""
-    if found.shape != shape or found.dtype != dtype or found.device != device:
-        _raise_mismatch(name, found, shape, dtype, device)
+    if tensor.shape != shape or tensor.dtype != dtype or tensor.device != device:
+        _raise_mismatch(name, tensor, shape, dtype, device)
 
 
-def _raise_mismatch(name: str, found: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:
+def _raise_mismatch(name: str, tensor: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:
     raise ValueError(
-        f"expected {name} as {shape} of {dtype} on {device}, got {tuple(found.shape)} of {found.dtype} on {found.device}"
+        f"expected {name} as {shape} of {dtype} on {device}, got {tuple(tensor.shape)} of {tensor.dtype} on {tensor.device}"
     )
 
 
 class PendingLaunch(NamedTuple):
-    """A launch of one track. held: tensors that live until then. may_run_concurrently: with the other direction's launch."""
+    """A pseudo-layer's launch. held: tensors that live until then. may_run_concurrently: with the other direction's."""
 
     kernel: Callable[..., None]
     addresses: tuple[int, ...]
@@ -335,15 +338,15 @@ class PendingLaunch(NamedTuple):
         self.kernel(self.addresses)
 
 
-def allocate(kind: KernelSpec, shape: tuple[int, ...]) -> Tensor:
+def allocate(spec: KernelSpec, shape: tuple[int, ...]) -> Tensor:
     """An empty tensor of the kernels' dtype and device."""
-    return empty(shape, kind.dtype, kind.device)
+    return empty(shape, spec.dtype, spec.device)
 
 
-def state_addresses(all_tracks: Sequence[Tensor | None], stack: RNNShape, track: int) -> tuple[int, int]:
-    """Addresses of a track's h and c, 0 for none."""
-    if not all_tracks:
+def state_addresses(states: Sequence[Tensor | None], shape: RNNShape, pseudo_layer: int) -> tuple[int, int]:
+    """Addresses of a pseudo-layer's h and c, 0 for none."""
+    if not states:
         return 0, 0
-    offset = track and track * stack.batch * stack.hidden
-    found = [0 if one is None else one.data_ptr() + offset * one.itemsize for one in all_tracks]
-    return found[0], found[1] if len(found) > 1 else 0
+    offset = pseudo_layer and pseudo_layer * shape.batch * shape.hidden
+    addresses = [0 if state is None else state.data_ptr() + offset * state.itemsize for state in states]
+    return addresses[0], addresses[1] if len(addresses) > 1 else 0

@@ -81,17 +81,17 @@ class SingleStepConfig(NamedTuple):
         size = self.arithmetic.bytes
         return gcd(self.inputs * size, self.hidden * size, _MOST_WIDE)
 
-    def macros(self, kind: KernelSpec) -> tuple[tuple[str, str], ...]:
-        found = {"CELL": NN_CELLS.index(self.cell), "HIDDEN": self.hidden, "INPUTS": self.inputs, storage_macro(kind.dtype): 1}
-        found |= {
+    def macros(self, spec: KernelSpec) -> tuple[tuple[str, str], ...]:
+        values = {"CELL": NN_CELLS.index(self.cell), "HIDDEN": self.hidden, "INPUTS": self.inputs, storage_macro(spec.dtype): 1}
+        values |= {
             "SHARED_BYTES": self.launch.shared_bytes,
             "UNITS": self.units,
             "BLOCKS": self.blocks,
             "LOAD_BYTES": self.width,
             "USE_3XTF32": int(self.arithmetic.is_3xtf32),
-            "SAVE_GATES": int(kind.saves_for_backward),
+            "SAVE_GATES": int(spec.saves_for_backward),
         }
-        return tuple((name, str(value)) for name, value in found.items())
+        return tuple((name, str(value)) for name, value in values.items())
 
     def __str__(self) -> str:
         return f"one step alone: {self.launch.grid} blocks, {self.units} units a block"
@@ -106,10 +106,10 @@ def select_single_step(once: SingleStepConfig, device: Device) -> SingleStepConf
     return once
 
 
-def make_kernel(once: SingleStepConfig, kind: KernelSpec) -> Kernel:
+def make_kernel(once: SingleStepConfig, spec: KernelSpec) -> Kernel:
     """The kernel of a form, which takes its arguments by name."""
     arguments = persistent_kernel.params((*_ADDRESSES, "output_sequence", "batch"))
-    return Kernel(_SOURCE, "persistent_once", once.macros(kind), arguments, kind.device, once.launch.shared_bytes, is_lazy=True)
+    return Kernel(_SOURCE, "persistent_once", once.macros(spec), arguments, spec.device, once.launch.shared_bytes, is_lazy=True)
 
 
 class OnceLaunch:
@@ -118,15 +118,15 @@ class OnceLaunch:
     output_sequence: the stride of the output's rows.
     """
 
-    def __init__(self, cell: str, inputs: int, hidden: int, batch: int, kind: KernelSpec, output_sequence: int):
+    def __init__(self, cell: str, inputs: int, hidden: int, batch: int, spec: KernelSpec, output_sequence: int):
         """Raises ValueError for what does not run."""
-        persistent_kernel.check(Shape(cell, 1, batch, hidden, batch_first=False), kind)
-        once = SingleStepConfig(cell, inputs, hidden, batch, kind.arithmetic)
-        self._status = status_of(kind.device)
-        self.form = select_single_step(once, Device.of(kind.device))
+        persistent_kernel.check(Shape(cell, 1, batch, hidden, batch_first=False), spec)
+        once = SingleStepConfig(cell, inputs, hidden, batch, spec.arithmetic)
+        self._status = status_of(spec.device)
+        self.form = select_single_step(once, Device.of(spec.device))
         self.width = self.form.width
         integers = {"output_sequence": output_sequence, "batch": batch}
-        self.kernel = make_kernel(self.form, kind)
+        self.kernel = make_kernel(self.form, spec)
         self._run = self.kernel.at(self.form.launch, _ADDRESSES, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
@@ -159,25 +159,25 @@ class SingleStepBackwardConfig(NamedTuple):
         return tuple((name, str(value)) for name, value in {**sizes, storage_macro(dtype): 1}.items())
 
 
-def make_backward_kernel(form: SingleStepBackwardConfig, kind: KernelSpec) -> Kernel:
+def make_backward_kernel(form: SingleStepBackwardConfig, spec: KernelSpec) -> Kernel:
     """The kernel of a form, which takes its arguments by name."""
     arguments = persistent_kernel.params((*_BACKWARD_ADDRESSES, "output_sequence", "d_output_sequence", "batch"))
-    shared_bytes = form.launch(kind.dtype).shared_bytes
+    shared_bytes = form.launch(spec.dtype).shared_bytes
     return Kernel(
-        _BACKWARD_SOURCE, "persistent_once_backward", form.macros(kind.dtype), {**arguments, "blocks": int}, kind.device,
+        _BACKWARD_SOURCE, "persistent_once_backward", form.macros(spec.dtype), {**arguments, "blocks": int}, spec.device,
         shared_bytes, is_lazy=True,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
 def get_single_step_backward(
-    form: SingleStepBackwardConfig, kind: KernelSpec, output_sequence: int, d_output_sequence: int
+    form: SingleStepBackwardConfig, spec: KernelSpec, output_sequence: int, d_output_sequence: int
 ) -> BoundLaunch:
-    """The launch of a track's backward pass, to be called with the addresses of its arrays, 0 for none.
+    """The launch of a pseudo-layer's backward pass, to be called with the addresses of its arrays, 0 for none.
 
     output_sequence, d_output_sequence: strides of the rows of these.
     """
-    launch = form.launch(kind.dtype)
+    launch = form.launch(spec.dtype)
     strides = {"output_sequence": output_sequence, "d_output_sequence": d_output_sequence}
-    made = make_backward_kernel(form, kind)
+    made = make_backward_kernel(form, spec)
     return made.at(launch, _BACKWARD_ADDRESSES, **strides, batch=form.batch, blocks=launch.grid)

@@ -77,38 +77,38 @@ def select_wavefronts(
     problem: ProblemSize, device: Device, inputs: int, layers: int, steps: int
 ) -> list[WavefrontConfig | None]:
     """Waves of the layers from the first to the last; None: a layer on its own."""
-    found: list[WavefrontConfig | None] = []
+    waves: list[WavefrontConfig | None] = []
     while layers > 0:
         wave = select_wavefront(problem, device, inputs, layers, steps)
-        found.append(wave)
+        waves.append(wave)
         layers, inputs = layers - (wave.layers if wave else 1), problem.hidden
-    return found
+    return waves
 
 
 @lru_cache(maxsize=4096)
-def get_wavefronts(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> list[WavefrontConfig | None]:
+def get_wavefronts(shape: Shape, spec: KernelSpec, inputs: int, layers: int) -> list[WavefrontConfig | None]:
     """Waves of layers in one direction, from the first to the last; None: a layer on its own. Raises as `check` does."""
-    kernel.check(shape, kind)
-    problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-    return select_wavefronts(problem, Device.of(kind.device), inputs, layers, shape.steps)
+    kernel.check(shape, spec)
+    problem = spec.problem(shape.cell, shape.hidden, shape.batch)
+    return select_wavefronts(problem, Device.of(spec.device), inputs, layers, shape.steps)
 
 
 def get_wavefronts_of_layers(
-    shape: Shape, kind: KernelSpec, directions: int, inputs: int | None, layers: int
+    shape: Shape, spec: KernelSpec, directions: int, inputs: int | None, layers: int
 ) -> list[WavefrontConfig | None]:
     """Waves of all layers; None: a layer on its own. inputs: of the first layer, None where their product is given."""
     if directions > 1 or layers < 2:
         return [None] * layers
     if inputs is None:
-        return [None, *get_wavefronts(shape, kind, shape.hidden, layers - 1)]
-    return get_wavefronts(shape, kind, inputs, layers)
+        return [None, *get_wavefronts(shape, spec, shape.hidden, layers - 1)]
+    return get_wavefronts(shape, spec, inputs, layers)
 
 
 @lru_cache(maxsize=4096)
-def kernel_of(kind: KernelSpec, wave: WavefrontConfig) -> Kernel:
-    arguments, macros = kernel.params(_fields(wave)), kernel.macros(kind, wave)
+def kernel_of(spec: KernelSpec, wave: WavefrontConfig) -> Kernel:
+    arguments, macros = kernel.params(_fields(wave)), kernel.macros(spec, wave)
     return Kernel(
-        _SOURCE, "persistent_wave", macros, arguments, kind.device, wave.shared_bytes, cluster=wave.blocks, is_lazy=True
+        _SOURCE, "persistent_wave", macros, arguments, spec.device, wave.shared_bytes, cluster=wave.blocks, is_lazy=True
     )
 
 
@@ -127,15 +127,15 @@ class WavefrontKernel:
     width: bytes to which `aligned` aligns x and the weights. zeroed_bytes: of memory that a launch needs zeroed.
     """
 
-    def __init__(self, shape: Shape, kind: KernelSpec, wave: WavefrontConfig, x: Strides, output: Strides):
+    def __init__(self, shape: Shape, spec: KernelSpec, wave: WavefrontConfig, x: Strides, output: Strides):
         """Raises where the backward pass that follows would."""
-        if kind.saves_for_backward:
-            kernel.compile_layer(shape, kind.backward)
-        self._status, self.width, self.zeroed_bytes = status_of(kind.device), wave.width, 4 * wave.launch.grid
+        if spec.saves_for_backward:
+            kernel.compile_layer(shape, spec.backward)
+        self._status, self.width, self.zeroed_bytes = status_of(spec.device), wave.width, 4 * wave.launch.grid
         integers = {"status": self._status.address, "steps": shape.steps, "batch": shape.batch, **shape.row_strides}
         integers |= dict(zip(("x_step", "x_sequence", "output_step", "output_sequence"), (*x, *output), strict=True))
         addresses = [name for name in _fields(wave) if name not in integers]
-        self._run = kernel_of(kind, wave).at(wave.launch, addresses, **integers)
+        self._run = kernel_of(spec, wave).at(wave.launch, addresses, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
         """Launches the kernel. addresses: of its arrays and of zeroed bytes, in its order, 0 for none."""
