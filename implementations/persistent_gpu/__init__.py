@@ -55,19 +55,19 @@ class PersistentGpu(OwnKernels):
         from pytest_ecornn.implementations._common.input_projection import product_cost
 
         product, gates, hidden = product_cost(case), len(cells.get(case.cell).gates), case.hidden_size
-        size, tracks, rows = getattr(torch, case.dtype).itemsize, case.layers * case.directions, case.steps * case.batch
-        passes = 3 if case.training else 1
-        moved = tracks * (passes * gates * hidden**2 + rows * values_per_step(case) * hidden) * size
-        return Cost(product.bytes + moved, product.operations + passes * 2 * tracks * rows * gates * hidden**2)
+        size, rows = getattr(torch, case.dtype).itemsize, case.steps * case.batch
+        pseudo_layers, passes = case.layers * case.directions, 3 if case.training else 1
+        moved = pseudo_layers * (passes * gates * hidden**2 + rows * values_per_step(case) * hidden) * size
+        return Cost(product.bytes + moved, product.operations + passes * 2 * pseudo_layers * rows * gates * hidden**2)
 
 
 def _does_not_fit_reason(case: Case, device: torch.device) -> str | None:
     for is_backward in (False, True)[: 1 + case.training]:
         arithmetic = MathMode.of(case.dtype, case.precision)
         problem = ProblemSize(case.cell, case.hidden_size, case.batch, arithmetic, is_backward)
-        found = select_config(problem, Device.of(device))
-        if isinstance(found, str):
-            return found
+        form = select_config(problem, Device.of(device))
+        if isinstance(form, str):
+            return form
     return None
 
 
@@ -77,23 +77,25 @@ def make_layer(case: Case, weights: Weights, device: torch.device) -> Layer:
     from pytest_ecornn.implementations.persistent_gpu.parameters import FrozenParameters
     from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 
-    how = RNNOptions.of(case)
+    options = RNNOptions.of(case)
     names = [name + suffix for _, _, suffix in cells.parameter_suffixes(case) for name in PARAMETERS]
 
     parameters: list[Tensor | None] = [weights.get(name) for name in names]
     sparse = [(i, name) for i, name in enumerate(names) if name in weights.masks]
 
-    def given() -> list[Tensor | None]:
-        found = parameters.copy()
+    def masked_parameters() -> list[Tensor | None]:
+        masked = parameters.copy()
         for i, name in sparse:
-            found[i] = weights.masked(name)
-        return found
+            masked[i] = weights.masked(name)
+        return masked
 
-    fixed = None if case.training else FrozenParameters([None if one is None else one.detach() for one in given()])
+    frozen = None
+    if not case.training:
+        frozen = FrozenParameters([None if weight is None else weight.detach() for weight in masked_parameters()])
 
     def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         on_device = None if lengths is None else lengths.to(device, non_blocking=True)
-        output, *final = run(x, cells.unpack_state(state), fixed or given(), on_device, how)
+        output, *final = run(x, cells.unpack_state(state), frozen or masked_parameters(), on_device, options)
         return output, tuple(final) if len(final) > 1 else final[0]
 
     return layer

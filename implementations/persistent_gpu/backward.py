@@ -15,7 +15,7 @@ from pytest_ecornn.implementations._common.padding import shifted_states, zero_p
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
 from pytest_ecornn.implementations._cuda.bias_gradients import bias_gradients
-from pytest_ecornn.implementations._cuda.memory import ZeroedPool, address
+from pytest_ecornn.implementations._cuda.memory import ZeroedPool, address, empty
 from pytest_ecornn.implementations._cuda.padded_rows import zero_padding_in_one_launch
 from pytest_ecornn.implementations._cuda.parameter_gradients import LayerTensors, may_share_launch
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of
@@ -28,7 +28,6 @@ from pytest_ecornn.implementations.persistent_gpu.plan import (
     PendingLaunch,
     RNNOptions,
     RNNShape,
-    allocate,
     check_tensor,
     get_plan,
     hidden_size_of,
@@ -64,10 +63,10 @@ def backward(
         x = zero_padding(x, lengths, options.batch_first) if masked is None else masked
     grad_initial_states: list[Tensor | None]
     if plan.is_single_step_backward:
-        grad_initial_states = [allocate(spec, shape.state) if is_wanted else None for is_wanted in of_states]
+        grad_initial_states = [_allocate(spec, shape.state) if is_wanted else None for is_wanted in of_states]
     else:  # kernels write those that are not given, too: all to the same address, as nobody reads them
-        grad_initial_states = [allocate(spec, shape.state) for _ in initial_states]
-        grad_initial_states = grad_initial_states or [allocate(spec, shape.state)] * shape.num_states
+        grad_initial_states = [_allocate(spec, shape.state) for _ in initial_states]
+        grad_initial_states = grad_initial_states or [_allocate(spec, shape.state)] * shape.num_states
     backward_pass = _Backward(
         shape, spec, [state.contiguous() for state in initial_states], weights, saved,
         [None if gradient is None else gradient.contiguous() for gradient in d_finals], grad_initial_states, lengths,
@@ -194,10 +193,10 @@ class _Backward(NamedTuple):
         pseudo_layer, offset = layer * shape.directions + direction, direction * shape.hidden * output.itemsize
         start, has_initial = PER_PSEUDO_LAYER * pseudo_layer, bool(self.initial_states)
         _, of_weight_hh, *of_biases = self.needs_input_grad[start : start + PER_PSEUDO_LAYER]
-        d_gates = allocate(spec, shape.gates)
-        d_recurrent = allocate(spec, shape.gates) if has_initial and shape.options.cell == "gru" else None
-        biases = [allocate(spec, (shape.gate_width,)) if is_wanted else None for is_wanted in of_biases]
-        zeros = allocate(spec, (shape.gate_width, shape.hidden)) if of_weight_hh and not has_initial else None
+        d_gates = _allocate(spec, shape.gates)
+        d_recurrent = _allocate(spec, shape.gates) if has_initial and shape.options.cell == "gru" else None
+        biases = [_allocate(spec, (shape.gate_width,)) if is_wanted else None for is_wanted in of_biases]
+        zeros = _allocate(spec, (shape.gate_width, shape.hidden)) if of_weight_hh and not has_initial else None
         form = SingleStepBackwardConfig(shape.options.cell, shape.hidden, shape.batch, zeros is not None)
         strides = shape.output_strides[1], shape.strides_of(d_output)[1]
         get_single_step_backward(form, spec, *strides)((
@@ -227,8 +226,8 @@ class _Backward(NamedTuple):
         """A pseudo-layer's launch, and the gradients that it writes: of its pre-activations, and of GRU's product for n."""
         shape, gates = self.shape, self.saved.gates[layer * self.shape.directions + direction]
         overwrites = self.may_overwrite_saved and gates.shape[2] == shape.gate_width
-        d_gates = gates if overwrites else allocate(self.spec, shape.gates)
-        d_product = allocate(self.spec, shape_of(shape, shape.hidden)) if shape.options.cell == "gru" else None
+        d_gates = gates if overwrites else _allocate(self.spec, shape.gates)
+        d_product = _allocate(self.spec, shape_of(shape, shape.hidden)) if shape.options.cell == "gru" else None
         return self._launch(layer, direction, d_output, d_gates, d_product), (d_gates, d_product)
 
     def _launch(self, layer: int, direction: int, d_output: Tensor, d_gates: Tensor, d_product: Tensor | None) -> PendingLaunch:
@@ -283,10 +282,15 @@ class _Backward(NamedTuple):
             rows, of_product = rows[steps], None if of_product is None else of_product[steps]
         if of_product is None:
             return matmul_tn(rows, before, self.spec.tf32)
-        first_rows, gradient = shape.hidden * 2, allocate(self.spec, (shape.gate_width, shape.hidden))
+        first_rows, gradient = shape.hidden * 2, _allocate(self.spec, (shape.gate_width, shape.hidden))
         matmul_tn(rows[:, :first_rows], before, self.spec.tf32, into=gradient[:first_rows])
         matmul_tn(of_product, before, self.spec.tf32, into=gradient[first_rows:])
         return gradient
+
+
+def _allocate(spec: KernelSpec, shape: tuple[int, ...]) -> Tensor:
+    """An empty tensor of the kernels' dtype and device."""
+    return empty(shape, spec.dtype, spec.device)
 
 
 def _address_of_direction(of_both: Tensor, direction: int) -> int:

@@ -33,7 +33,7 @@ from pytest_ecornn.implementations.persistent_gpu.plan import (
     state_addresses,
 )
 from pytest_ecornn.implementations.persistent_gpu.single_step import get_single_step_kernel
-from pytest_ecornn.implementations.persistent_gpu.wavefront import wave_launch_of
+from pytest_ecornn.implementations.persistent_gpu.wavefront import get_wavefront_kernel
 
 
 class SavedTensors(NamedTuple):
@@ -104,7 +104,7 @@ class _Forward(NamedTuple):
         """Runs the wave's layers from `first_layer` on, in one direction; returns the last one's output."""
         shape, live = self.shape, list[Tensor | None]()  # until the kernel is launched
         x_strides, strides = shape.strides(x.shape[2]), shape.strides(shape.hidden)
-        launch = wave_launch_of(shape.layer_shape, self.spec, wave, x_strides, strides)
+        launch = get_wavefront_kernel(shape.layer_shape, self.spec, wave, x_strides, strides)
         x, addresses = aligned(x, launch.width), list[int]()
         for pseudo_layer in range(first_layer, first_layer + wave.layers):
             parameters = self._packed_parameters(pseudo_layer, launch.width)

@@ -1,8 +1,9 @@
-"""persistent_gpu's parameters as its kernels read them: four of each track, in the order of torch.nn."""
+"""persistent_gpu's parameters as its kernels read them: four of each pseudo-layer, in the order of torch.nn."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import is_
 from typing import NamedTuple
 
 from torch import Tensor
@@ -24,7 +25,7 @@ class FrozenParameters(tuple[Tensor | None, ...]):
     """Parameters that nobody else has, so that their addresses are computed once; their values may change between calls."""
 
     def __init__(self, parameters: Iterable[Tensor | None]):
-        self.laid: dict[tuple[int, int, int], ParameterPointers] = {}
+        self.pointers: dict[tuple[int, int, int], ParameterPointers] = {}
         self.fitting: set[object] = set()  # sizes that they are known to fit
         self._places = [*map(address, self)]
 
@@ -33,20 +34,20 @@ class FrozenParameters(tuple[Tensor | None, ...]):
         return self if [*map(address, self)] == self._places else FrozenParameters(self)
 
 
-def parameter_pointers(weights: Sequence[Tensor | None], first: int, last: int, width: int) -> ParameterPointers:
-    """Parameters from `first` to before `last`, without gaps; matrices start at multiples of `width` bytes."""
-    fixed, key = weights if isinstance(weights, FrozenParameters) else None, (first, last, width)
-    if fixed is not None and key in fixed.laid:
-        return fixed.laid[key]
-    given = weights[first:last]
-    tensors = tuple([None if one is None else aligned(one, width) for one in given])
-    found = ParameterPointers(tensors, tuple(map(address, tensors)))
-    if fixed is not None and all(one is other for one, other in zip(tensors, given, strict=True)):  # copies go out of date
-        fixed.laid[key] = found
-    return found
+def parameter_pointers(weights: Sequence[Tensor | None], start: int, stop: int, width: int) -> ParameterPointers:
+    """Parameters from `start` to before `stop`, without gaps; matrices start at multiples of `width` bytes."""
+    frozen, key = weights if isinstance(weights, FrozenParameters) else None, (start, stop, width)
+    if frozen is not None and key in frozen.pointers:
+        return frozen.pointers[key]
+    originals = weights[start:stop]
+    tensors = tuple([None if weight is None else aligned(weight, width) for weight in originals])
+    pointers = ParameterPointers(tensors, tuple(map(address, tensors)))
+    if frozen is not None and all(map(is_, tensors, originals)):  # copies go out of date
+        frozen.pointers[key] = pointers
+    return pointers
 
 
-def aligned(one: Tensor, width: int) -> Tensor:
+def aligned(tensor: Tensor, width: int) -> Tensor:
     """The tensor, or a copy without gaps. A matrix starts at a multiple of `width` bytes, which are read at once."""
-    one = one.contiguous()
-    return one.clone() if one.dim() > 1 and one.data_ptr() % width else one
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.dim() > 1 and tensor.data_ptr() % width else tensor

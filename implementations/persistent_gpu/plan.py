@@ -15,7 +15,7 @@ from pytest_ecornn.implementations._common.gradient_sizes import GradientSizes
 from pytest_ecornn.implementations._common.input_gemm import InputGemm
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, PARAMETERS
 from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
-from pytest_ecornn.implementations._cuda.memory import EmptyFactory, empty
+from pytest_ecornn.implementations._cuda.memory import EmptyFactory
 from pytest_ecornn.implementations._cuda.rows import shape_of
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
 from pytest_ecornn.implementations.persistent_gpu.input_gemm.gemm_3xtf32 import InputGemm3xTF32, make_fastest_input_gemm
@@ -336,11 +336,6 @@ class PendingLaunch(NamedTuple):
 
     def launch(self) -> None:
         self.kernel(self.addresses)
-
-
-def allocate(spec: KernelSpec, shape: tuple[int, ...]) -> Tensor:
-    """An empty tensor of the kernels' dtype and device."""
-    return empty(shape, spec.dtype, spec.device)
 
 
 def state_addresses(states: Sequence[Tensor | None], shape: RNNShape, pseudo_layer: int) -> tuple[int, int]:

@@ -97,22 +97,24 @@ class SingleStepConfig(NamedTuple):
         return f"one step alone: {self.launch.grid} blocks, {self.units} units a block"
 
 
-def select_single_step(once: SingleStepConfig, device: Device) -> SingleStepConfig:
+def select_single_step(config: SingleStepConfig, device: Device) -> SingleStepConfig:
     """Chooses the fewest units a block with which all blocks run at once; they fill whole M tiles."""
     for tiles in range(1, _MOST_ROW_TILES + 1):
-        once = once._replace(units=max(1, tiles * _ROWS // GATES[once.cell]))
-        if once.launch.grid <= device.num_sms:
+        config = config._replace(units=max(1, tiles * _ROWS // GATES[config.cell]))
+        if config.launch.grid <= device.num_sms:
             break
-    return once
+    return config
 
 
-def make_kernel(once: SingleStepConfig, spec: KernelSpec) -> Kernel:
+def make_kernel(config: SingleStepConfig, spec: KernelSpec) -> Kernel:
     """The kernel of a form, which takes its arguments by name."""
     arguments = persistent_kernel.params((*_ADDRESSES, "output_sequence", "batch"))
-    return Kernel(_SOURCE, "persistent_once", once.macros(spec), arguments, spec.device, once.launch.shared_bytes, is_lazy=True)
+    return Kernel(
+        _SOURCE, "persistent_once", config.macros(spec), arguments, spec.device, config.launch.shared_bytes, is_lazy=True
+    )
 
 
-class OnceLaunch:
+class SingleStepKernel:
     """Launches the kernel; a call passes the addresses of its arrays. width: bytes to which `aligned` aligns what it reads.
 
     output_sequence: the stride of the output's rows.
@@ -121,9 +123,9 @@ class OnceLaunch:
     def __init__(self, cell: str, inputs: int, hidden: int, batch: int, spec: KernelSpec, output_sequence: int):
         """Raises ValueError for what does not run."""
         persistent_kernel.check(Shape(cell, 1, batch, hidden, batch_first=False), spec)
-        once = SingleStepConfig(cell, inputs, hidden, batch, spec.arithmetic)
+        config = SingleStepConfig(cell, inputs, hidden, batch, spec.arithmetic)
         self._status = status_of(spec.device)
-        self.form = select_single_step(once, Device.of(spec.device))
+        self.form = select_single_step(config, Device.of(spec.device))
         self.width = self.form.width
         integers = {"output_sequence": output_sequence, "batch": batch}
         self.kernel = make_kernel(self.form, spec)
@@ -135,7 +137,7 @@ class OnceLaunch:
         self._run(addresses)
 
 
-get_single_step_kernel = lru_cache(maxsize=4096)(OnceLaunch)
+get_single_step_kernel = lru_cache(maxsize=4096)(SingleStepKernel)
 
 
 class SingleStepBackwardConfig(NamedTuple):

@@ -50,9 +50,9 @@ def select_wavefront(problem: ProblemSize, device: Device, inputs: int, layers: 
     if isinstance(form, str):
         return None
     best, most_us, each_us = None, 0.0, _MAX_TIME_SHARE * single_layer_us(form, device, steps)
-    for some in range(2, min(layers, MAX_LAYERS) + 1):
-        for waves in _waves(alike_problem(problem, device), device, inputs, some):
-            won_us = np.where(waves.fits, some * each_us - waves.forms.all_us(steps), 0.0)
+    for count in range(2, min(layers, MAX_LAYERS) + 1):
+        for waves in _waves(alike_problem(problem, device), device, inputs, count):
+            won_us = np.where(waves.fits, count * each_us - waves.forms.all_us(steps), 0.0)
             if won_us.max() > most_us:
                 best, most_us = partial(waves.at, int(won_us.argmax())), won_us.max()
     return None if best is None else replace(best(), problem=problem)
@@ -143,11 +143,11 @@ class WavefrontKernel:
         self._run(addresses)
 
 
-wave_launch_of = lru_cache(maxsize=4096)(WavefrontKernel)
+get_wavefront_kernel = lru_cache(maxsize=4096)(WavefrontKernel)
 
 
 def clear_cache() -> None:
     """Clears the caches of kernels and launches, of layers on their own too, so that other builds are used from now on."""
     kernel.clear_cache()
-    wave_launch_of.cache_clear()
+    get_wavefront_kernel.cache_clear()
     kernel_of.cache_clear()

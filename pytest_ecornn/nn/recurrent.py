@@ -280,7 +280,7 @@ class _Recurrent(nn.RNNBase):
 def _run_of(backend: str, weights: list[Tensor | None], lengths: Tensor | None, how: RNNOptions) -> Any:
     """A backend's function of x and initial states."""
     if backend != FUSED:
-        return partial(run, weights=weights, lengths=lengths, how=how)
+        return partial(run, weights=weights, lengths=lengths, options=how)
     from pytest_ecornn.implementations.fused_cpu import module_call
 
     options = how.cell, how.batch_first, how.bidirectional
