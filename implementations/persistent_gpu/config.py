@@ -79,7 +79,7 @@ _UNREAD_US, _HIDDEN_PRODUCT = 2.0, 0.4
 class Form:
     """A tiling, the resources that it needs, its launch and the macros with which its kernel is compiled.
 
-    `blocks` of a cluster own `units` each; it has `tiles` of `wide` sequences, 8. With `is_grid` the clusters are groups.
+    `blocks` of a cluster own `units` each; it has `tiles` of `tile_batch` sequences, 8. With `is_grid` the clusters are groups.
 
     k_partitions: groups of warps, one for each K partition of a product. Of a warp's fragments of W_hh `reg_fragments`
     are in registers and `smem_fragments` in shared memory. The rest is streamed: `stream_stages` stages of `stage_fragments`
@@ -130,10 +130,10 @@ class Form:
 
     @cached_property
     def clusters(self) -> int:
-        return ceil_div(self.problem.batch, self.wide * self.tiles)
+        return ceil_div(self.problem.batch, self.tile_batch * self.tiles)
 
     @property
-    def wide(self) -> int:
+    def tile_batch(self) -> int:
         """Sequences of a tile."""
         return TILE
 
@@ -392,7 +392,7 @@ class Form:
 
     @property
     def macros(self) -> dict[str, int]:
-        found = {
+        macros = {
             "UNITS": self.units,
             "TILES": self.tiles,
             "K_PARTITIONS": self.k_partitions,
@@ -404,18 +404,18 @@ class Form:
             "L2_FRAGMENTS": self.l2_fragments,
         }
         if self.is_grid:
-            found["SEQUENCES"] = self.sequences
+            macros["SEQUENCES"] = self.sequences
         if self.is_2d_grid:
-            found |= {"GRID_ROWS": self.grid_rows, "GRID_COLS": self.grid_cols, "N_TILES": self.n_tiles}
+            macros |= {"GRID_ROWS": self.grid_rows, "GRID_COLS": self.grid_cols, "N_TILES": self.n_tiles}
         else:
-            found["BLOCKS"] = self.blocks
+            macros["BLOCKS"] = self.blocks
         if self._has_pointwise_warps:
-            found |= {"POINTWISE_THREADS": self.pointwise_threads, "POINTWISE_REGISTERS": self.pointwise_registers}
+            macros |= {"POINTWISE_THREADS": self.pointwise_threads, "POINTWISE_REGISTERS": self.pointwise_registers}
         elif not self.problem.is_backward:
-            found |= {"BUFFERS": self.buffers, "LOAD_THREADS": self.load_threads, "LOAD_REGISTERS": self.load_registers}
+            macros |= {"BUFFERS": self.buffers, "LOAD_THREADS": self.load_threads, "LOAD_REGISTERS": self.load_registers}
         if not self.problem.is_backward:
-            found["MMA_REGISTERS"] = self.mma_warp_registers
-        return found | {"SHARED_BYTES": self.shared_bytes, "USE_3XTF32": int(self.problem.arithmetic.is_3xtf32)}
+            macros["MMA_REGISTERS"] = self.mma_warp_registers
+        return macros | {"SHARED_BYTES": self.shared_bytes, "USE_3XTF32": int(self.problem.arithmetic.is_3xtf32)}
 
     def __str__(self) -> str:
         near = [f"{self.reg_fragments} in registers"] + [f"{self.smem_fragments} in shared memory"] * (self.smem_fragments > 0)
@@ -423,7 +423,7 @@ class Form:
         what = "groups over the grid" if self.is_grid else "clusters"
         blocks = f"{self.grid_rows} x {self.grid_cols}" if self.is_2d_grid else str(self.blocks)
         return (
-            f"{what}: {self.clusters} of {blocks} blocks, {self.wide * self.tiles} sequences each, {self.units} units a "
+            f"{what}: {self.clusters} of {blocks} blocks, {self.tile_batch * self.tiles} sequences each, {self.units} units a "
             f"block; parts of the weights: {where}"
         )
 
@@ -471,14 +471,14 @@ class Form:
     def _cluster_us(self) -> float:
         """Estimated us of a step in a cluster: from one step of a tile to the next, or of all tiles one after the other."""
         is_3xtf32, state_us = self.problem.arithmetic.is_3xtf32, _STATE_US * self.states_per_thread
-        one = self._one_tile_us(state_us + _K_PARTITION_US * self.k_partitions)
+        one_tile_us = self._one_tile_us(state_us + _K_PARTITION_US * self.k_partitions)
         if self.problem.is_backward:
             factor = 1.0 if is_3xtf32 else _BACKWARD_PRODUCT_FACTOR
-            return where(self.tiles == 1, one, self.tiles * (_BACKWARD_TILE_US + factor * self.product_us))
+            return where(self.tiles == 1, one_tile_us, self.tiles * (_BACKWARD_TILE_US + factor * self.product_us))
         if is_3xtf32 and self._gates > 1 and self.problem.hidden <= _SPLIT_MULTI_TILE_HIDDEN:
             state_us = state_us + _SPLIT_MULTI_TILE_US
-        several = _MULTI_TILE_SLOWDOWN * self.tiles * maximum(self.product_us, state_us + self._publishing_us)
-        return where(self.tiles == 1, one, maximum(several, one))
+        several_tiles_us = _MULTI_TILE_SLOWDOWN * self.tiles * maximum(self.product_us, state_us + self._publishing_us)
+        return where(self.tiles == 1, one_tile_us, maximum(several_tiles_us, one_tile_us))
 
     @property
     def _grid_us(self) -> float:

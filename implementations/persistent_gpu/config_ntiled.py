@@ -53,7 +53,7 @@ class NTiledGridConfig(Form):
 
     @property
     def kind(self) -> str:
-        return f"grid, {self.wide} sequences at once" + ", weights split once" * (self.presplit_fragments > 0)
+        return f"grid, {self.tile_batch} sequences at once" + ", weights split once" * (self.presplit_fragments > 0)
 
     @property
     def fragments_per_warp(self) -> int:
@@ -69,13 +69,13 @@ class NTiledGridConfig(Form):
         return where(self.n_tiles == 1, of_one, where(self.n_tiles == 2, of_two, 2))
 
     @property
-    def wide(self) -> int:
+    def tile_batch(self) -> int:
         return TILE * self.n_tiles
 
     @cached_property
     def sequences(self) -> int:
         """Sequences of a tile that are published; of several tiles as one no more than there are, rounded up to 4."""
-        return where(self.n_tiles == 1, super().sequences, minimum(self.wide, ceil_div(self.problem.batch, 4) * 4))
+        return where(self.n_tiles == 1, super().sequences, minimum(self.tile_batch, ceil_div(self.problem.batch, 4) * 4))
 
     @property
     def _parcel_words(self) -> int:
@@ -111,12 +111,14 @@ class NTiledGridConfig(Form):
 
     @property
     def mailbox_bytes(self) -> int:
-        return 2 * self.clusters * self.tiles * 16 * self.wide * self.packets_per_lane * _LANES
+        return 2 * self.clusters * self.tiles * 16 * self.tile_batch * self.packets_per_lane * _LANES
 
     @cached_property
     def non_weight_smem_bytes(self) -> int:
-        told = self.tiles * self.wide * (4 * self._parcel_words * self._unit_parcels)
-        carried = 4 * self.tiles * (self.states_per_thread * self.pointwise_threads + self.wide)  # and where sequences end
+        told = self.tiles * self.tile_batch * (4 * self._parcel_words * self._unit_parcels)
+        carried = (
+            4 * self.tiles * (self.states_per_thread * self.pointwise_threads + self.tile_batch)
+        )  # and where sequences end
         inputs = 4 * self._gates * self.pointwise_threads * self.states_per_thread
         sum_bytes = self._sums_bytes(self.units, self.sequences) * self.sum_buffers
         return told + inputs + sum_bytes + 16 * self.units + carried + 16

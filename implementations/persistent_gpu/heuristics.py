@@ -260,7 +260,7 @@ def _ntiled_grids(problem: ProblemSize, device: Device) -> Iterator[Candidates[N
     yield _first_that_fit(_resident(form, is_possible, device))
     if problem.arithmetic.is_3xtf32:
         form = replace(form, presplit_fragments=1)
-        most = minimum(form.fragments, form.max_reg_fragments + _room(form, device) - form.fragments)
+        most = minimum(form.fragments, form.max_reg_fragments + _free_smem_fragments(form, device) - form.fragments)
         yield _resident(replace(form, presplit_fragments=most), is_possible & (most > 0), device)
 
 
@@ -296,14 +296,14 @@ def streaming_grids(problem: ProblemSize, device: Device) -> Iterator[Candidates
 # Where the weights lie.
 
 
-def _room(form: Form, device: Device) -> int:
+def _free_smem_fragments(form: Form, device: Device) -> int:
     """Fragments that shared memory has room for."""
     return (device.shared_bytes - form.non_weight_smem_bytes) // FRAGMENT_BYTES
 
 
 def _resident(form: F, is_possible: Any, device: Device) -> Candidates[F]:
     """The forms with `preferred_reg_fragments` in registers, others in shared memory, then more in registers."""
-    fragments, room, preferred = form.fragments_per_warp, _room(form, device), form.preferred_reg_fragments
+    fragments, room, preferred = form.fragments_per_warp, _free_smem_fragments(form, device), form.preferred_reg_fragments
     in_registers = minimum(fragments, preferred)
     left = fragments - in_registers - room
     further = form.allowed_spilled_fragments + form.max_reg_fragments - preferred
@@ -322,14 +322,14 @@ def _first_that_fit(alternatives: Candidates[F]) -> Candidates[F]:
 def _resident_or_ring(form: F, device: Device) -> Candidates[F]:
     """The forms as `_resident` has them; where weights find no room, with what a ring of stages leaves of it."""
     resident = _resident(form, True, device)
-    fragments, room, each = form.fragments_per_warp, _room(form, device), form.m_tiles_per_pass
+    fragments, room, each = form.fragments_per_warp, _free_smem_fragments(form, device), form.m_tiles_per_pass
     is_resident = resident.forms.smem_fragments <= room
     in_registers = minimum(fragments, form.preferred_reg_fragments)
     near = (in_registers + room) // each  # passes, and of these the ring's
     stages = minimum(minimum(ceil_div(_STREAM_BYTES // FRAGMENT_BYTES, each), room // each), near - 1)
-    kept = (near - stages) * each
-    reg_fragments = where(is_resident, resident.forms.reg_fragments, minimum(in_registers, kept))
-    smem_fragments = where(is_resident, fragments, kept) - reg_fragments
+    beside_ring = (near - stages) * each
+    reg_fragments = where(is_resident, resident.forms.reg_fragments, minimum(in_registers, beside_ring))
+    smem_fragments = where(is_resident, fragments, beside_ring) - reg_fragments
     placed = form.with_weights(reg_fragments, smem_fragments, where(is_resident, 0, stages))
     return Candidates(placed, resident.fits | (~is_resident & (in_registers > 0) & (stages > 0)))
 
@@ -339,7 +339,7 @@ def _streaming(form: F, is_possible: Any, device: Device) -> Candidates[F]:
 
     What is left of shared memory are further stages.
     """
-    each, fragments, room = form.m_tiles_per_pass, form.fragments_per_warp, _room(form, device) - _STAGES
+    each, fragments, room = form.m_tiles_per_pass, form.fragments_per_warp, _free_smem_fragments(form, device) - _STAGES
     most = maximum(1, form.max_reg_fragments)
     resident = (most + room) // each * each
     reg_fragments = minimum(most, resident)

@@ -191,7 +191,7 @@ def test_cases_are_short_and_of_every_kind_of_form() -> None:
     several = {(form.is_grid, form.tiles > 1, form.clusters > 1) for form in forms}
     assert several >= {(False, True, True), (True, True, True), (True, False, False), (False, False, False)}
     assert {form.problem.is_backward for form in forms if form.is_grid and form.streamed_fragments} == {False, True}
-    assert {form.wide for form in forms if isinstance(form, NTiledGridConfig)} > {8}
+    assert {form.tile_batch for form in forms if isinstance(form, NTiledGridConfig)} > {8}
     for kind in (BlockConfig, WgmmaConfig):
         assert {form.problem.is_backward for form in forms if isinstance(form, kind)} == {False, True}
 

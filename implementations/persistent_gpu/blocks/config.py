@@ -58,7 +58,7 @@ class BlockConfig(Form):
         return "blocks"
 
     @property
-    def wide(self) -> int:
+    def tile_batch(self) -> int:
         return self.block_sequences
 
     @property

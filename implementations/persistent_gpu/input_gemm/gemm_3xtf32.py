@@ -60,8 +60,8 @@ class GemmTile(NamedTuple):
 
     @property
     def macros(self) -> tuple[tuple[str, str], ...]:
-        found = {"STORAGE_FLOAT32": 1, "USE_3XTF32": 1, "WARP_M_TILES": self.m_tiles, "WARP_N_TILES": self.n_tiles}
-        return tuple((name, str(value)) for name, value in (found | {"SHARED_BYTES": self.shared_bytes}).items())
+        values = {"STORAGE_FLOAT32": 1, "USE_3XTF32": 1, "WARP_M_TILES": self.m_tiles, "WARP_N_TILES": self.n_tiles}
+        return tuple((name, str(value)) for name, value in (values | {"SHARED_BYTES": self.shared_bytes}).items())
 
     def blocks(self, rows: int, columns: int) -> int:
         return ceil(columns / self.gates) * ceil(rows / self.rows)
@@ -98,18 +98,19 @@ def select_tile(rows: int, width: int, columns: int) -> GemmTile:
 class InputGemm3xTF32:
     """Computes gate pre-activations [T, B, G*H], or [B, T, G*H], of x in the same order, in one launch.
 
-    outer: T and B, or B and T. width: I. wide: G*H. fallback: multiplies arrays that do not start at multiples of 16 bytes.
+    outer: T and B, or B and T. width: I. gate_width: G*H. fallback: multiplies arrays that do not start at multiples of 16
+    bytes.
     """
 
     def __init__(
-        self, outer: tuple[int, int], width: int, wide: int, device: torch.device, fallback: InputGemm, tile: GemmTile
+        self, outer: tuple[int, int], width: int, gate_width: int, device: torch.device, fallback: InputGemm, tile: GemmTile
     ):
         rows = outer[0] * outer[1]
-        launch = Launch(tile.blocks(rows, wide), _THREADS, tile.shared_bytes)
-        sizes = dict(zip(_SIZES, (rows, width, wide), strict=True))
+        launch = Launch(tile.blocks(rows, gate_width), _THREADS, tile.shared_bytes)
+        sizes = dict(zip(_SIZES, (rows, width, gate_width), strict=True))
         self.kernel = make_kernel(tile, device)
         self._run = self.kernel.at(launch, _ADDRESSES, **sizes)
-        self._made, self._fallback = EmptyFactory((*outer, wide), torch.float32, device), fallback
+        self._made, self._fallback = EmptyFactory((*outer, gate_width), torch.float32, device), fallback
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
         """x: [T, B, I] or [B, T, I]. weight: [G*H, I]. Both are without gaps."""
@@ -122,16 +123,16 @@ class InputGemm3xTF32:
 
 
 def make_fastest_input_gemm(
-    outer: tuple[int, int], width: int, wide: int, dtype: torch.dtype, device: torch.device, tf32: bool
+    outer: tuple[int, int], width: int, gate_width: int, dtype: torch.dtype, device: torch.device, tf32: bool
 ) -> InputGemm | InputGemm3xTF32 | None:
     """The product of those sizes by this kernel or by cuBLAS; None where the gates' rows need copies as well.
 
     Other GPUs than Hopper have cuBLAS: on some of them TF32 is no faster than float32.
     """
-    gemm, rows = make_input_gemm(outer, width, wide, dtype, device, tf32), outer[0] * outer[1]
-    if gemm is None or dtype != torch.float32 or tf32 or not has_clusters(device) or not is_applicable(rows, width, wide):
+    gemm, rows = make_input_gemm(outer, width, gate_width, dtype, device, tf32), outer[0] * outer[1]
+    if gemm is None or dtype != torch.float32 or tf32 or not has_clusters(device) or not is_applicable(rows, width, gate_width):
         return gemm
-    return InputGemm3xTF32(outer, width, wide, device, gemm, select_tile(rows, width, wide))
+    return InputGemm3xTF32(outer, width, gate_width, device, gemm, select_tile(rows, width, gate_width))
 
 
 @lru_cache(maxsize=64)

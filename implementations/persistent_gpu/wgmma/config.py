@@ -65,7 +65,7 @@ class WgmmaConfig(Form):
         return "grid, wgmma"
 
     @property
-    def wide(self) -> int:
+    def tile_batch(self) -> int:
         return TILE * self.n_tiles
 
     @property
@@ -100,7 +100,7 @@ class WgmmaConfig(Form):
     @property
     def pointwise_tiles(self) -> int:
         """Tiles of `pointwise_batch` sequences of a group."""
-        return self.tiles * self.wide // self.pointwise_batch
+        return self.tiles * self.tile_batch // self.pointwise_batch
 
     @cached_property
     def states_per_thread(self) -> int:
@@ -117,7 +117,7 @@ class WgmmaConfig(Form):
     @cached_property
     def chunk_bytes(self) -> int:
         """Bytes of a chunk of states of a pass; split float32 has two parts."""
-        return self.planes * _FRAGMENT_WORDS * 4 * self.chunk_fragments * self.wide
+        return self.planes * _FRAGMENT_WORDS * 4 * self.chunk_fragments * self.tile_batch
 
     @property
     def planes(self) -> int:
@@ -180,7 +180,7 @@ class WgmmaConfig(Form):
         return super().macros | own
 
     def __str__(self) -> str:
-        return f"{super().__str__()}; {self.wide} sequences at once by wgmma"
+        return f"{super().__str__()}; {self.tile_batch} sequences at once by wgmma"
 
     @property
     def _pass_us(self) -> float:
@@ -202,7 +202,7 @@ class WgmmaConfig(Form):
     def step_us(self) -> float:
         """Estimated us of a step of all tiles: of all passes, or from one step of a tile to the next."""
         loads_us = self.k_chunks * _CHUNK_US / self.stages + self.block_chunks * self.chunk_bytes / 1024 * _KIB_US
-        pointwise_us = self.wide / self.pointwise_batch * self._pointwise_tile_us
+        pointwise_us = self.tile_batch / self.pointwise_batch * self._pointwise_tile_us
         pass_us = self._pass_us + maximum(maximum(self.product_us, loads_us), pointwise_us)
         return self._factor * maximum(self.tiles * pass_us, pass_us + _EXCHANGE_US)
 
@@ -237,7 +237,7 @@ class WgmmaForwardConfig(WgmmaConfig):
 
     @property
     def sum_bytes(self) -> int:
-        return 4 * self.cluster * self.k_partitions * self.units * (self._gates * self.wide + 4)
+        return 4 * self.cluster * self.k_partitions * self.units * (self._gates * self.tile_batch + 4)
 
     @property
     def non_weight_smem_bytes(self) -> int:
@@ -281,7 +281,7 @@ class WgmmaBackwardConfig(WgmmaConfig):
 
     @property
     def sum_bytes(self) -> int:
-        return 4 * self.sources * self.units * self.wide
+        return 4 * self.sources * self.units * self.tile_batch
 
     @property
     def mailbox_bytes(self) -> int:

@@ -145,7 +145,7 @@ def handoff_us(form: Form) -> float:
 
 def busy_us(form: Form) -> float:
     """The products of a tile, or the reads of their weights, whichever takes longer: they overlap."""
-    products = form.fragments * WARPS / QUARTERS * form.problem.arithmetic.products * PRODUCT_CLOCKS * form.wide / TILE
+    products = form.fragments * WARPS / QUARTERS * form.problem.arithmetic.products * PRODUCT_CLOCKS * form.tile_batch / TILE
     from_smem, streamed = form.smem_fragments * FRAGMENT_BYTES, form.streamed_fragments * FRAGMENT_BYTES
     reads = from_smem / SHARED_BYTES_A_CLOCK + streamed / LEFT_OVER_BYTES_A_CLOCK
     return max(products, reads) / CLOCKS_A_US

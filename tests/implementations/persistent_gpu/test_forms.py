@@ -66,7 +66,7 @@ def test_forms_cover_all_units_and_sequences_and_fit(
 
 
 def expect_cover(form: Form) -> None:
-    problem, sequences = form.problem, form.wide * form.tiles
+    problem, sequences = form.problem, form.tile_batch * form.tiles
     assert sequences * form.clusters >= problem.batch > sequences * (form.clusters - 1)
     if isinstance(form, WgmmaConfig) or form.streamed_fragments:
         assert form.units * form.blocks >= problem.hidden
@@ -117,14 +117,14 @@ def expect_grid(form: Form, device: Device) -> None:
     else:
         assert form.stream_stages == 0
     if isinstance(form, NTiledGridConfig):
-        assert min(problem.batch, form.wide) <= form.sequences <= form.wide
+        assert min(problem.batch, form.tile_batch) <= form.sequences <= form.tile_batch
         assert form.states_per_thread * 32 * WARPS >= form.units * form.sequences
         assert 0 <= form.presplit_fragments <= form.fragments * arithmetic.is_3xtf32
     elif isinstance(form, WgmmaConfig):
         assert form.blocks % form.cluster_blocks == 0
         assert form.m_tiles_per_pass * 128 >= form.block_rows * form.k_partitions
         assert form.block_chunks * form.chunk_fragments * 16 >= form.block_columns * arithmetic.bytes / 4
-        assert form.pointwise_tiles * form.pointwise_batch == form.tiles * form.wide
+        assert form.pointwise_tiles * form.pointwise_batch == form.tiles * form.tile_batch
         assert 6 + form.k_partitions * form.stages <= 16  # named barriers
         assert form.reg_fragments + form.smem_fragments == form.fragments
         assert not 0 < form.smem_fragments < 5
@@ -304,9 +304,9 @@ def test_the_kinds_are_all_that_a_device_has() -> None:
 @pytest.mark.parametrize(("device", "dtype", "is_backward", "name"), CASES)
 @pytest.mark.test_all(keep=3)
 def test_each_passes_the_rule(device: str, dtype: str, is_backward: bool, name: str) -> None:
-    def form_of(shape: kernel.Shape, kind: kernel.KernelSpec) -> Form:
-        problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-        form = _best(problem, limits)[name] if kind.is_backward == is_backward else select_config(problem, limits)
+    def form_of(shape: kernel.Shape, spec: kernel.KernelSpec) -> Form:
+        problem = spec.problem(shape.cell, shape.hidden, shape.batch)
+        form = _best(problem, limits)[name] if spec.is_backward == is_backward else select_config(problem, limits)
         assert isinstance(form, Form)
         taken.append(form)
         return form
