@@ -19,14 +19,14 @@ def register_autograd(library: torch.library.Library, name: str, apply: Callable
     """Registers an autograd Function's `apply`, run where a gradient is wanted. Returns the op without it, for it to call."""
     op = getattr(torch.ops.pytest_ecornn, name).default
 
-    def below_autograd(*given: Any) -> Any:
+    def below_autograd(*arguments: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
-            return op(*given)
+            return op(*arguments)
 
-    def autograd(*given: Any) -> Any:
-        tensors = list(_flat(given))
+    def autograd(*arguments: Any) -> Any:
+        tensors = list(_flat(arguments))
         refuse_forward_mode(op.name(), tensors)
-        return apply(*given) if wants_gradient(tensors) else below_autograd(*given)
+        return apply(*arguments) if wants_gradient(tensors) else below_autograd(*arguments)
 
     library.impl(name, autograd, "Autograd")
     return below_autograd
@@ -44,8 +44,8 @@ def register_vmap(library: torch.library.Library, name: str) -> None:
     op = getattr(torch.ops.pytest_ecornn, name).default
     names = [argument.name for argument in op._schema.arguments]
 
-    def mapped(info: Any, dims: Sequence[int | None], *given: Any) -> Any:
-        count, arguments, dim_of = info.batch_size, dict(zip(names, given, strict=True)), dict(zip(names, dims, strict=True))
+    def mapped(info: Any, dims: Sequence[int | None], *values: Any) -> Any:
+        count, arguments, dim_of = info.batch_size, dict(zip(names, values, strict=True)), dict(zip(names, dims, strict=True))
         place = 0 if arguments["batch_first"] else 1  # of B in rows
         bias = arguments.pop("bias", None)
         arguments = {
@@ -72,17 +72,17 @@ def _merged(x: Tensor, dim: int | None, place: int, count: int) -> Tensor:
     return moved.flatten(place, place + 1)
 
 
-def _flat(given: Iterable[Any]) -> Iterator[Tensor]:
+def _flat(arguments: Iterable[Any]) -> Iterator[Tensor]:
     """The tensors among an op's arguments, and in lists among them."""
-    for one in given:
-        if isinstance(one, Tensor):
-            yield one
-        elif isinstance(one, (list, tuple)):
-            yield from _flat(one)
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            yield argument
+        elif isinstance(argument, (list, tuple)):
+            yield from _flat(argument)
 
 
-def wants_gradient(given: Iterable[Tensor | None]) -> bool:
-    return torch.is_grad_enabled() and True in [one.requires_grad for one in given if one is not None]
+def wants_gradient(tensors: Iterable[Tensor | None]) -> bool:
+    return torch.is_grad_enabled() and True in [tensor.requires_grad for tensor in tensors if tensor is not None]
 
 
 Backward = Callable[..., Any]
@@ -101,8 +101,9 @@ def differentiable_once(op: str) -> Callable[[Backward], Backward]:
             if not torch.is_grad_enabled():
                 return backward(ctx, *gradients)
             with torch.no_grad():
-                found = backward(ctx, *gradients)
-            return NoSecondGradient.apply(op, *(None if one is None else one.detach().requires_grad_() for one in found))  # type: ignore[no-untyped-call]
+                d_inputs = backward(ctx, *gradients)
+            leaves = [None if gradient is None else gradient.detach().requires_grad_() for gradient in d_inputs]
+            return NoSecondGradient.apply(op, *leaves)  # type: ignore[no-untyped-call]
 
         return run
 
@@ -111,34 +112,34 @@ def differentiable_once(op: str) -> Callable[[Backward], Backward]:
 
 class NoSecondGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, op: str, *found: Tensor | None) -> tuple[Tensor | None, ...]:
+    def forward(ctx: Any, op: str, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         ctx.op = op
-        return tuple(None if one is None else one.view_as(one) for one in found)
+        return tuple(None if gradient is None else gradient.view_as(gradient) for gradient in gradients)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         raise NotImplementedError(f"{ctx.op} is differentiable once: its gradients, here made with create_graph, have none")
 
 
-def refuse_second_gradients(op: str, given: Iterable[Tensor | None]) -> None:
+def refuse_second_gradients(op: str, tensors: Iterable[Tensor | None]) -> None:
     """Has gradients of these but leaves raise as those of `differentiable_once` do: for kernels of other packages."""
 
     def without_a_gradient(gradient: Tensor) -> Tensor | None:
         if not torch.is_grad_enabled():
             return None
-        found: Tensor = NoSecondGradient.apply(op, gradient.detach().requires_grad_())[0]  # type: ignore[no-untyped-call]
-        return found
+        marked: Tensor = NoSecondGradient.apply(op, gradient.detach().requires_grad_())[0]  # type: ignore[no-untyped-call]
+        return marked
 
-    for one in given:
-        if one is not None and not one.is_leaf:
-            one.register_hook(without_a_gradient)
+    for tensor in tensors:
+        if tensor is not None and not tensor.is_leaf:
+            tensor.register_hook(without_a_gradient)
 
 
-def refuse_forward_mode(op: str, given: Iterable[Tensor | None]) -> None:
+def refuse_forward_mode(op: str, tensors: Iterable[Tensor | None]) -> None:
     """Raises NotImplementedError where a tensor has a tangent, which would be lost."""
     if forward_ad._current_level < 0:
         return
-    if any(one is not None and forward_ad.unpack_dual(one).tangent is not None for one in given):
+    if any(tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
         raise NotImplementedError(f"{op} has no forward-mode gradient, only one by backward")
 
 
@@ -146,7 +147,7 @@ PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # of make_fx(pre_dispatch=True)
 _PLAIN = {Tensor, torch.nn.Parameter, type(None)}
 
 
-def can_skip_dispatch(given: Iterable[Tensor | None]) -> bool:
+def can_skip_dispatch(tensors: Iterable[Tensor | None]) -> bool:
     """Whether a function may replace its op unnoticed: no compiler, transform or mode, plain tensors alone.
 
     A mode with `sees_inside_ops` is allowed: it prefers to see what the op calls.
@@ -160,16 +161,16 @@ def can_skip_dispatch(given: Iterable[Tensor | None]) -> bool:
         return False
     if forward_ad._current_level >= 0 or (torch._C._len_torch_dispatch_stack() and not all(map(_looks_into_ops, _modes()))):
         return False
-    return _PLAIN.issuperset(map(type, given))
+    return _PLAIN.issuperset(map(type, tensors))
 
 
 def _looks_into_ops(mode: object) -> bool:
     return getattr(mode, "sees_inside_ops", False)
 
 
-def is_plain_tensor(one: Tensor | None) -> bool:
+def is_plain_tensor(tensor: Tensor | None) -> bool:
     """Whether it is None or a tensor with memory of its own, not one that stands for several, as batched gradients do."""
-    return one is None or (type(one) is Tensor and not torch._C._functorch.is_legacy_batchedtensor(one))
+    return tensor is None or (type(tensor) is Tensor and not torch._C._functorch.is_legacy_batchedtensor(tensor))
 
 
 def graph_is_freed() -> bool:

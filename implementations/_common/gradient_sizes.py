@@ -27,7 +27,7 @@ _MAX_BATCHED_ROWS = 512  # longer sums are split among blocks in a product of it
 
 
 class GradientSizes(NamedTuple):
-    """T time steps, B sequences, H units, D directions. wide: G*H. splits_last: of GRU, whose last H rows are apart.
+    """T time steps, B sequences, H units, D directions. gate_width: G*H. splits_last: of GRU, whose last H rows are apart.
 
     tf32: products of float32 are in TF32.
     """
@@ -35,7 +35,7 @@ class GradientSizes(NamedTuple):
     steps: int
     batch: int
     hidden: int
-    wide: int
+    gate_width: int
     directions: int
     splits_last: bool
     dtype: torch.dtype
@@ -59,7 +59,7 @@ class GradientSizes(NamedTuple):
         """Whether all gradients are computed in one launch. width: of the inputs."""
         if not (self.rows and width and has_clusters(self.device)):
             return False
-        in_launch_us = launch_us(self.rows, self.wide, self.hidden, width, self.dtype, self.directions)
+        in_launch_us = launch_us(self.rows, self.gate_width, self.hidden, width, self.dtype, self.directions)
         return in_launch_us <= _HOST_IS_WORTH * self.products_us(width)
 
     def suit_launches(self, widths: Sequence[int]) -> bool:
@@ -68,7 +68,7 @@ class GradientSizes(NamedTuple):
 
     def products_us(self, width: int) -> float:
         """Time of the products that take the launch's place."""
-        gflop, rows = 2e-9 * self.directions * self.rows * self.wide * (width + self.hidden), self.rows / 1e3
+        gflop, rows = 2e-9 * self.directions * self.rows * self.gate_width * (width + self.hidden), self.rows / 1e3
         arithmetic = "16 bits" if self.dtype.itemsize == 2 else "tf32" if self.tf32 else "ieee"
         by_both, apart = _PRODUCTS_US[arithmetic]
         base, of_flop, of_rows, of_gru = by_both if self.are_together(width) else apart
@@ -94,9 +94,9 @@ class GradientSizes(NamedTuple):
 
     def are_padded(self, widths: Sequence[int]) -> bool:
         """Whether products are faster on copies whose rows are of whole vectors, which those of one direction may have."""
-        is_padded = not is_never_padded((self.hidden, self.wide, *widths), self._products(widths), self.dtype, self.tf32)
+        is_padded = not is_never_padded((self.hidden, self.gate_width, *widths), self._products(widths), self.dtype, self.tf32)
         return self.directions == 1 and is_padded
 
     def _products(self, widths: Sequence[int]) -> int:
         """Multiplications in the largest product."""
-        return self.rows * self.wide * max((self.hidden, *widths))
+        return self.rows * self.gate_width * max((self.hidden, *widths))

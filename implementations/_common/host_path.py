@@ -84,11 +84,11 @@ class HostPath:
                 bind(work.device.index)
                 functions = driver.library().cuStreamIsCapturing, driver.library().cuCtxSetCurrent
                 addresses = *map(driver.address_of, functions), driver.current_context()
-        found: Callable[..., tuple[Tensor, ...]] = module.make(
+        call: Callable[..., tuple[Tensor, ...]] = module.make(
             executor_of(work), work.name, str(work.device), work.num_results, [*work.saved], work.timed_out,
             -1 if work.products is None else PRODUCTS.index(work.products), work.saves_inputs, *addresses,
         )  # fmt: skip
-        return found
+        return call
 
     def _library(self) -> Any:
         """The library's module. None while it is built, and for good where it cannot be."""
@@ -117,19 +117,19 @@ class HostPath:
 def executor_of(work: PlannedWork) -> Callable[..., tuple[Tape | str | None, Tensors]]:
     """Python's executor as replay.cpp calls it: needs, a character for each gradient, is "" for the forward pass.
 
-    how: 0 to record, 1 for plain calls, 2 for those that are observed. Returns what was recorded, or None, and the results.
+    mode: 0 to record, 1 for plain calls, 2 for those that are observed. Returns what was recorded, or None, and the results.
     """
 
-    def execute(needs: str, overwrites: bool, how: int, tensors: Tensors) -> tuple[Tape | str | None, Tensors]:
+    def execute(needs: str, overwrites: bool, mode: int, tensors: Tensors) -> tuple[Tape | str | None, Tensors]:
         def run() -> Tensors:
             if not needs:
                 return work.forward(tensors)
-            return work.backward([one == "1" for one in needs], overwrites, how == 2, tensors)
+            return work.backward([need == "1" for need in needs], overwrites, mode == 2, tensors)
 
-        if how == 2:
+        if mode == 2:
             return None, run()
         with torch.no_grad():
-            if how == 1:
+            if mode == 1:
                 return None, run()
             with Recorder(tensors, (work.timed_out,)) as recorder:
                 results = run()

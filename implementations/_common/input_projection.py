@@ -45,8 +45,8 @@ class _Differentiable(torch.autograd.Function):
     def forward(ctx: Any, a: Tensor, b: Tensor, tf32: bool) -> Tensor:
         ctx.tf32 = tf32
         ctx.save_for_backward(a, b)
-        found: Tensor = _below_autograd(a, b, tf32)
-        return found
+        product: Tensor = _below_autograd(a, b, tf32)
+        return product
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
@@ -77,8 +77,8 @@ torch.library.register_vmap("pytest_ecornn::gate_product", _mapped, lib=_library
 
 def input_projection(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
     """a b^T: [R, K], [N, K] -> [R, N]."""
-    found: Tensor = torch.ops.pytest_ecornn.gate_product.default(a, b, tf32)
-    return found
+    product: Tensor = torch.ops.pytest_ecornn.gate_product.default(a, b, tf32)
+    return product
 
 
 def gate_products(x: Tensor, weight: Tensor, tf32: bool) -> Tensor:

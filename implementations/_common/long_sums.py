@@ -25,6 +25,6 @@ def mm(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     summed = summed_terms(a)
     if summed == a.shape[1]:
         return torch.mm(a, b, out=out)
-    wide = _wide_mm(a[:, :summed], b[:summed], torch.float32)
-    wide += _wide_mm(a[:, summed:], b[summed:], torch.float32)
-    return wide.to(a.dtype) if out is None else out.copy_(wide)
+    total = _wide_mm(a[:, :summed], b[:summed], torch.float32)
+    total += _wide_mm(a[:, summed:], b[summed:], torch.float32)
+    return total.to(a.dtype) if out is None else out.copy_(total)

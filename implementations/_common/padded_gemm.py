@@ -21,9 +21,9 @@ def matmul_nt(x: Tensor, b: Tensor, tf32: bool) -> Tensor:
     """x b^T: [T, B, K], [N, K] -> [T, B, N], whose rows may be apart from each other."""
     if _is_fast(x, b, x.numel() * b.shape[0], tf32):
         return linear(x, b)
-    wide = b.shape[0]
+    columns = b.shape[0]
     a, b = _aligned((x.flatten(0, 1), False), (b, True))
-    return (a @ b.t())[:, :wide].view(*x.shape[:2], wide)
+    return (a @ b.t())[:, :columns].view(*x.shape[:2], columns)
 
 
 def matmul_nt_padded(width: int, x: Tensor, b: Tensor, tf32: bool) -> Tensor:
@@ -31,11 +31,11 @@ def matmul_nt_padded(width: int, x: Tensor, b: Tensor, tf32: bool) -> Tensor:
     is_fast = _is_fast(x, b, x.numel() * b.shape[0], tf32)
     if is_fast and width == b.shape[0]:
         return linear(x, b).contiguous()
-    found = x.new_empty(*x.shape[:2], width)
+    product = x.new_empty(*x.shape[:2], width)
     a, b = (x.flatten(0, 1), b) if is_fast else _aligned((x.flatten(0, 1), False), (b, True))
     b = b[:width]
-    torch.mm(a, b.t(), out=found.view(-1, width)[:, : b.shape[0]])
-    return found
+    torch.mm(a, b.t(), out=product.view(-1, width)[:, : b.shape[0]])
+    return product
 
 
 def matmul_nn(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
@@ -51,8 +51,8 @@ def matmul_tn(a: Tensor, b: Tensor, tf32: bool, into: Tensor | None = None) -> T
     if _is_fast(a, b, a.shape[1] * b.numel(), tf32):
         return long_sums.mm(a.t(), b, out=into)
     left, right = _aligned((a, False), (b, False))
-    found = long_sums.mm(left.t(), right)[: a.shape[1], : b.shape[1]]
-    return found.contiguous() if into is None else into.copy_(found)
+    product = long_sums.mm(left.t(), right)[: a.shape[1], : b.shape[1]]
+    return product.contiguous() if into is None else into.copy_(product)
 
 
 def is_never_padded(widths: Iterable[int], products: int, dtype: torch.dtype, tf32: bool) -> bool:
@@ -72,24 +72,25 @@ def _aligned(*matrices: tuple[Tensor, bool]) -> list[Tensor]:
 
     A matrix that needs no copy is returned itself.
     """
-    sizes = [_sizes_of_copy(*one) for one in matrices]
-    copied = [one for (one, _), size in zip(matrices, sizes, strict=True) if size is not None]
+    originals = [matrix for matrix, _ in matrices]
+    sizes = [_sizes_of_copy(matrix, pads_number) for matrix, pads_number in matrices]
+    copied = [matrix for matrix, size in zip(originals, sizes, strict=True) if size is not None]
     if not copied:
-        return [one for one, _ in matrices]
+        return originals
     needed = tuple([size for size in sizes if size is not None])
     if all(map(_is_copied_by_kernel, copied)):
         copies = iter(get_padded_rows(needed, copied[0].dtype, copied[0].device)(copied))
     else:
-        copies = (pad(one, (0, size.more_width, 0, size.more_rows)) for one, size in zip(copied, needed, strict=True))
-    return [one if size is None else next(copies) for (one, _), size in zip(matrices, sizes, strict=True)]
+        copies = (pad(matrix, (0, size.more_width, 0, size.more_rows)) for matrix, size in zip(copied, needed, strict=True))
+    return [matrix if size is None else next(copies) for matrix, size in zip(originals, sizes, strict=True)]
 
 
-def _is_copied_by_kernel(one: Tensor) -> bool:
-    return one.is_cuda and one.stride(1) == 1
+def _is_copied_by_kernel(matrix: Tensor) -> bool:
+    return matrix.is_cuda and matrix.stride(1) == 1
 
 
-def _sizes_of_copy(one: Tensor, pads_number: bool) -> MatrixSizes | None:
+def _sizes_of_copy(matrix: Tensor, pads_number: bool) -> MatrixSizes | None:
     """Sizes of a matrix and its copy, None where it needs none."""
-    (rows, width), stride = one.shape, one.stride(0)
-    copied = MatrixSizes.of_vectors(rows, width, one.itemsize, stride, pads_rows=pads_number)
-    return copied if copied.more_width or copied.more_rows or stride * one.itemsize % VECTOR_BYTES else None
+    (rows, width), stride = matrix.shape, matrix.stride(0)
+    copied = MatrixSizes.of_vectors(rows, width, matrix.itemsize, stride, pads_rows=pads_number)
+    return copied if copied.more_width or copied.more_rows or stride * matrix.itemsize % VECTOR_BYTES else None

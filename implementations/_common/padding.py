@@ -17,19 +17,19 @@ def zero_padding(x: Tensor, lengths: Tensor, batch_first: bool) -> Tensor:
     return torch.where(is_padding(lengths, x.shape[1 if batch_first else 0], batch_first), 0, x)
 
 
-def shifted_states(output: Tensor, first: Tensor | None, lengths: Tensor | None, batch_first: bool, reverse: bool) -> Tensor:
+def shifted_states(output: Tensor, h0: Tensor | None, lengths: Tensor | None, batch_first: bool, reverse: bool) -> Tensor:
     """h before each step, with the output's layout; in the padding, where the output is 0, any that are finite.
 
-    first: the initial states [B, H], None for zeros.
+    h0: the initial states [B, H], None for zeros.
     """
     time = 1 if batch_first else 0
-    initial = output.new_zeros(output.select(time, 0).shape) if first is None else first
-    if first is not None and lengths is not None:  # of a sequence without steps it may not be finite
-        initial = torch.where(lengths[:, None] > 0, first, 0)
+    initial = output.new_zeros(output.select(time, 0).shape) if h0 is None else h0
+    if h0 is not None and lengths is not None:  # of a sequence without steps it may not be finite
+        initial = torch.where(lengths[:, None] > 0, h0, 0)
     inner = output.narrow(time, 1, output.shape[time] - 1) if reverse else output.narrow(time, 0, output.shape[time] - 1)
     initial = initial.unsqueeze(time)
-    found = torch.cat((inner, initial) if reverse else (initial, inner), time)
-    if first is None or lengths is None or not reverse:
-        return found
+    shifted = torch.cat((inner, initial) if reverse else (initial, inner), time)
+    if h0 is None or lengths is None or not reverse:
+        return shifted
     is_last = (torch.arange(output.shape[time], device=lengths.device) + 1 == lengths[:, None]).unsqueeze(-1)
-    return torch.where(is_last if batch_first else is_last.transpose(0, 1), initial, found)
+    return torch.where(is_last if batch_first else is_last.transpose(0, 1), initial, shifted)

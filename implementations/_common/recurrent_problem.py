@@ -19,8 +19,8 @@ _GROUP = 17  # multiprocessors that a cluster must lie within: the chip's groups
 def values_per_step(case: Case) -> int:
     """Values that a layer in one direction moves a step, of a unit and sequence: gates, states, saved tensors, gradients."""
     gates = GATES[case.cell]
-    kept = {4: 6, 3: 4, 1: 0}[gates]  # of LSTM c is one of 4 bytes
-    return 3 * gates + 2 * kept + 4 + (case.cell == "gru") if case.training else gates + 1
+    saved = {4: 6, 3: 4, 1: 0}[gates]  # of LSTM c is one of 4 bytes
+    return 3 * gates + 2 * saved + 4 + (case.cell == "gru") if case.training else gates + 1
 
 
 class Device(NamedTuple):
@@ -32,9 +32,9 @@ class Device(NamedTuple):
 
     @classmethod
     def of(cls, device: torch.device) -> Device:
-        found = torch.cuda.get_device_properties(device)
-        shared_bytes = found.shared_memory_per_block_optin  # type: ignore[attr-defined]
-        return cls(found.multi_processor_count, shared_bytes, 16 if (found.major, found.minor) == HOPPER else 1)
+        properties = torch.cuda.get_device_properties(device)
+        shared_bytes = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
+        return cls(properties.multi_processor_count, shared_bytes, 16 if (properties.major, properties.minor) == HOPPER else 1)
 
     def clusters(self, blocks: int) -> int:
         """Clusters of that many blocks that run at once: an estimate, whose errors cost only time."""

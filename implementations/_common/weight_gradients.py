@@ -38,24 +38,26 @@ class _Copies(NamedTuple):
     @classmethod
     def of(cls, sizes: GradientSizes, width: int, has_initial: bool, is_padded: bool) -> _Copies:
         """Arguments as of GradientProducts."""
-        rows, wide, hidden, itemsize = sizes.rows, sizes.wide, sizes.hidden, sizes.dtype.itemsize
+        rows, gate_width, hidden, itemsize = sizes.rows, sizes.gate_width, sizes.hidden, sizes.dtype.itemsize
         of_vectors = partial(MatrixSizes.of_vectors, itemsize=itemsize)
-        each = of_vectors(rows, wide), of_vectors(rows, hidden), of_vectors(rows, width, has_ones=itemsize == 2)
+        each = of_vectors(rows, gate_width), of_vectors(rows, hidden), of_vectors(rows, width, has_ones=itemsize == 2)
         gates, product, inputs = [size if is_padded and size.more_width else None for size in each]
-        weight = of_vectors(wide, width, pads_rows=True) if gates or inputs else None
+        weight = of_vectors(gate_width, width, pads_rows=True) if gates or inputs else None
         states = of_vectors(rows, hidden, skipped=sizes.batch, has_ones=itemsize == 2)
         copies_states = is_padded if states.more_width else has_initial
         return cls(gates, product if sizes.splits_last else None, inputs, weight, states if copies_states else None)
 
     def make(self, sizes: GradientSizes, matrices: Sequence[Tensor | None], initial: Tensor | None) -> list[Any]:
         """The matrices, or their copies in one launch. initial: the states before the first step, None for zeros."""
-        copied = [(size, one) for size, one in zip(self, matrices, strict=True) if size is not None and one is not None]
+        copied = [
+            (size, matrix) for size, matrix in zip(self, matrices, strict=True) if size is not None and matrix is not None
+        ]
         if not copied:
             return [*matrices]
         needed, originals = zip(*copied, strict=True)
         above = [None] * (len(copied) - 1) + [initial if self.states else None]
         copies = iter(get_padded_rows(needed, sizes.dtype, sizes.device)(originals, above))
-        return [one if size is None or one is None else next(copies) for size, one in zip(self, matrices, strict=True)]
+        return [matrix if size is None or matrix is None else next(copies) for size, matrix in zip(self, matrices, strict=True)]
 
 
 class _Part(NamedTuple):
@@ -87,8 +89,8 @@ class GradientProducts:
         self._copies = copies = _Copies.of(sizes, width, has_initial, is_padded)
         self._of_all_steps = copies.states is not None or has_initial
         hidden, rows = sizes.hidden, sizes.rows
-        pairs = (copies.gates, sizes.wide), (copies.product, hidden), (copies.inputs, width), (copies.states, hidden)
-        gates, product, inputs, states = (given if copied is None else copied.padded_width for copied, given in pairs)
+        pairs = (copies.gates, sizes.gate_width), (copies.product, hidden), (copies.inputs, width), (copies.states, hidden)
+        gates, product, inputs, states = (unpadded if copied is None else copied.padded_width for copied, unpadded in pairs)
         self._gates_width, self._inputs_width, self._states_width = gates, inputs, states
         self._all_gates = self._matrices(rows * gates, (gates, rows), (1, gates))
         self._inputs = self._matrices(0, (rows, inputs), (inputs, 1))
@@ -96,7 +98,7 @@ class GradientProducts:
         apart = sizes.batch * output_width + hidden
         self._before = self._matrices(apart, (rows - sizes.batch, hidden), (output_width, 1))
         # Rows of weight_hh's gradient, where it is two products: of the first those that padding adds are overwritten.
-        gate_rows = sizes.wide - hidden if sizes.splits_last else gates
+        gate_rows = sizes.gate_width - hidden if sizes.splits_last else gates
         padded_rows, all_rows = gate_rows + (-gate_rows % sizes.vector if copies.gates else 0), gate_rows + product
         self._state_gates, self._state_product = self._steps_of(gates, padded_rows), self._steps_of(product, product)
         self._first_rows = self._matrices(all_rows * states, (padded_rows, states), (states, 1))
@@ -119,13 +121,13 @@ class GradientProducts:
     def _sources_of_biases(self) -> Sequence[int]:
         """The products of which a column is the gradient of bias_ih and bias_hh: 0 the inputs', 1 the states'; () for none."""
         copies = self._copies.inputs, self._copies.states
-        sources = [number for number, one in enumerate(copies) if one is not None and one.has_ones]
+        sources = [number for number, size in enumerate(copies) if size is not None and size.has_ones]
         return (sources[0], sources[-1]) if len(sources) > self._sizes.splits_last else ()
 
     @cached_property
     def _parts(self) -> list[_Part]:
         """The results that are parts of products: both weights', both biases', the inputs'."""
-        rows, width, padded_width = self._sizes.wide, self._width, self._inputs_width
+        rows, width, padded_width = self._sizes.gate_width, self._width, self._inputs_width
         weights = (rows, width, padded_width), (rows, self._sizes.hidden, self._states_width)
         parts = [_Part.of(i, i, *of) for i, of in enumerate(weights) if self._copies.gates or of[1] < of[2]]
         parts += [_Part.of(i, place, *weights[i], is_bias=True) for place, i in enumerate(self._sources_of_biases, 2)]
@@ -160,8 +162,8 @@ class GradientProducts:
     ) -> Gradient:
         """The product of each direction, or that of both."""
         operands = zip(views, factors, out, strict=False)
-        found = [self._product(view.of(gates), factor, out=place) for view, factor, place in operands]
-        return found[0] if len(found) == 1 else found
+        products = [self._product(view.of(gates), factor, out=place) for view, factor, place in operands]
+        return products[0] if len(products) == 1 else products
 
     def _weight_hh_gradient(self, gates: Tensor, product: Tensor | None, before: Sequence[Tensor]) -> Gradient:
         if product is None:
@@ -220,7 +222,7 @@ class WeightGradients:
     @cached_property
     def gates(self) -> EmptyFactory:
         """Allocates d_gates."""
-        return self._sizes.factory(self._sizes.steps, self._sizes.batch, self._sizes.wide)
+        return self._sizes.factory(self._sizes.steps, self._sizes.batch, self._sizes.gate_width)
 
     @cached_property
     def product(self) -> EmptyFactory:
@@ -248,7 +250,7 @@ class WeightGradients:
         """The gradient of a layer's inputs. width: I. weights: weight_ih of each direction, () for none, and None."""
         if not weights:
             return None
-        return inputs_view(self._sizes, width, width).of(inputs_product(self._sizes, d_gates, weights, self._sizes.wide))
+        return inputs_view(self._sizes, width, width).of(inputs_product(self._sizes, d_gates, weights, self._sizes.gate_width))
 
     def in_one_launch(self, layers: Sequence[LayerTensors]) -> list[list[Tensor]]:
         """The gradients of weight_ih, weight_hh, bias_ih and bias_hh of each direction, for each of some layers at once.
@@ -256,15 +258,15 @@ class WeightGradients:
         They are those that `may_share_launch`.
         """
         sizes, widths = self._sizes, tuple([layer.inputs.shape[2] for layer in layers])
-        kind = sizes.dtype, sizes.device, sizes.directions
-        of_layers = get_parameter_gradients(sizes.rows, sizes.batch, sizes.wide, sizes.hidden, widths, *kind)(layers)
+        settings = sizes.dtype, sizes.device, sizes.directions
+        of_layers = get_parameter_gradients(sizes.rows, sizes.batch, sizes.gate_width, sizes.hidden, widths, *settings)(layers)
         return of_layers if sizes.directions == 1 else [self._of_directions(gradients) for gradients in of_layers]
 
     def _of_directions(self, gradients: list[Any]) -> list[Tensor]:
         """The gradients of each direction, one after the other."""
         if self._sizes.directions == 1:
             return gradients
-        pairs = [one if isinstance(one, list) else halves(one) for one in gradients]
+        pairs = [gradient if isinstance(gradient, list) else halves(gradient) for gradient in gradients]
         return [part for of_direction in zip(*pairs, strict=True) for part in of_direction]
 
     def suit_one_launch(self, width: int) -> bool:

@@ -44,7 +44,7 @@ class Timing(NamedTuple):
 
     def of_launch(self, shared_sm: float) -> tuple[float, ...]:
         """The factors of a launch's constants, in the order of their table, and its time. shared_sm: _SHARED_SM."""
-        sizes, columns, hidden, width = self.sizes, self.sizes.wide, self.sizes.hidden, self.width
+        sizes, columns, hidden, width = self.sizes, self.sizes.gate_width, self.sizes.hidden, self.width
         tiles, chunk_us = one_launch._tiles(columns, hidden, width, sizes.directions), one_launch._chunk_us
         splits = one_launch._fastest(sizes.rows, tiles, chunk_us(columns, hidden, width, sizes.dtype))[1]
         share = max(1, shared_sm * tiles * one_launch._BLOCKS * splits / one_launch._SMS)
@@ -55,7 +55,7 @@ class Timing(NamedTuple):
     def of_products(self) -> tuple[float, ...]:
         """The factors of the products' constants, in the order of their table, and their time."""
         sizes = self.sizes
-        gflop = 2e-9 * sizes.directions * sizes.rows * sizes.wide * (self.width + sizes.hidden)
+        gflop = 2e-9 * sizes.directions * sizes.rows * sizes.gate_width * (self.width + sizes.hidden)
         return 1, gflop, sizes.rows / 1e3, sizes.splits_last, self.products_us
 
 
@@ -108,7 +108,7 @@ def measure(sizes: GradientSizes, width: int) -> Timing:
     host = sample_launches(both, sizes.device, _ROUNDS, _HOST_BLOCK_US, _ENQUEUED_CALLS)[1]
     measured = [min(arm.samples_us) for arm in arms]
     loss = measured[not sizes.suit_one_launch(width)] / min(measured)
-    launch_us = one_launch.launch_us(sizes.rows, sizes.wide, sizes.hidden, width, sizes.dtype, sizes.directions)
+    launch_us = one_launch.launch_us(sizes.rows, sizes.gate_width, sizes.hidden, width, sizes.dtype, sizes.directions)
     times = zip(both, (launch_us, sizes.products_us(width)), measured, map(min, host.values()), strict=True)
     layer = "T{} B{} H{} GH{} D{} I{} {}{}".format(*sizes[:5], width, str(sizes.dtype)[6:], " tf32" * sizes.tf32)
     print(layer, *("| {} {:.1f} {:.1f} {:.1f}".format(*row) for row in times), f"| {loss:.2f}", flush=True)

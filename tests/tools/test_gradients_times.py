@@ -15,7 +15,9 @@ from tests.tools.gradients_times import Timing, drawn, fit, tables
 def test_the_tables_of_the_sources_are_found_again_in_times_of_their_models() -> None:
     timings = []
     for sizes, width in drawn(torch.device("cuda"))[:900]:
-        launch_us = parameter_gradients.launch_us(sizes.rows, sizes.wide, sizes.hidden, width, sizes.dtype, sizes.directions)
+        launch_us = parameter_gradients.launch_us(
+            sizes.rows, sizes.gate_width, sizes.hidden, width, sizes.dtype, sizes.directions
+        )
         timings.append(Timing(sizes, width, sizes.are_together(width), launch_us, sizes.products_us(width), 1))
     lines = list(tables(timings))
     assert "\n".join(lines[:2]) in inspect.getsource(parameter_gradients)

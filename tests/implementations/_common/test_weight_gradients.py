@@ -46,7 +46,7 @@ def expect_sums(computed: WeightGradients, of: GradientSizes, width: int, has_in
         return torch.randn(shape).to(of.dtype)
 
     products = drawn(directions, T, B, hidden) if of.splits_last else None
-    of_gates, weights = drawn(directions, T, B, of.wide), drawn(directions, of.wide, width)
+    of_gates, weights = drawn(directions, T, B, of.gate_width), drawn(directions, of.gate_width, width)
     # Inputs and outputs lie within larger memory, as tensors of a user's may.
     inputs, output = drawn(2, T, B, width)[1], drawn(2, T, B, directions * hidden)[1]
     initial = drawn(directions, B, hidden) if has_initial else None
@@ -137,12 +137,12 @@ def test_layers_whose_products_are_padded(case: str, monkeypatch: pytest.MonkeyP
         ({"steps": 4096, "batch": 1, "directions": 1, "dtype": torch.float16}, (WIDTH,), False, False),  # a long sum
         ({"steps": 256, "batch": 2}, (WIDTH,), False, True),
         ({"steps": 256, "batch": 3}, (WIDTH,), False, True),  # two sums that are worth splitting, so two products
-        ({"steps": 100, "hidden": 1024, "wide": 4096}, (1024,), False, False),  # two large products
-        ({"steps": 2000, "hidden": 1024, "wide": 4096, "directions": 1}, (1024,), False, True),
-        ({"steps": 2000, "hidden": 1023, "wide": 4092, "directions": 1}, (1024,), False, True),
-        ({"steps": 2000, "hidden": 1023, "wide": 4092, "directions": 1}, (1024,), True, True),  # whose rows are padded
-        ({"steps": 2000, "hidden": 1023, "wide": 3069, "directions": 1}, (1024,), True, True),  # and the gates' too
-        ({"steps": 1300, "hidden": 1023, "wide": 4092, "directions": 1, "dtype": torch.float16}, (1024,), False, True),
+        ({"steps": 100, "hidden": 1024, "gate_width": 4096}, (1024,), False, False),  # two large products
+        ({"steps": 2000, "hidden": 1024, "gate_width": 4096, "directions": 1}, (1024,), False, True),
+        ({"steps": 2000, "hidden": 1023, "gate_width": 4092, "directions": 1}, (1024,), False, True),
+        ({"steps": 2000, "hidden": 1023, "gate_width": 4092, "directions": 1}, (1024,), True, True),  # whose rows are padded
+        ({"steps": 2000, "hidden": 1023, "gate_width": 3069, "directions": 1}, (1024,), True, True),  # and the gates' too
+        ({"steps": 1300, "hidden": 1023, "gate_width": 4092, "directions": 1, "dtype": torch.float16}, (1024,), False, True),
     ],
 )
 def test_what_they_suit(changes: dict[str, object], widths: tuple[int, ...], tf32: bool, suits: bool) -> None:
@@ -158,14 +158,14 @@ def test_what_they_suit(changes: dict[str, object], widths: tuple[int, ...], tf3
         ({}, 0, False),
         ({}, 2**20, False),
         # Measured on an H200, us, in one launch and by products: 10.2, 21.9 (18.8 in TF32); 37.7, 12.6; 71.6, 12.3; 891, 266
-        ({"steps": 35, "batch": 16, "hidden": 128, "wide": 384, "directions": 1}, 128, True),
-        ({"steps": 35, "batch": 16, "hidden": 128, "wide": 384, "directions": 1, "tf32": True}, 128, True),
-        ({"steps": 35, "batch": 16, "hidden": 256, "wide": 768, "directions": 1, "dtype": torch.bfloat16}, 256, False),
-        ({"steps": 10, "batch": 4, "hidden": 512, "wide": 1536, "directions": 1}, 512, False),
-        ({"steps": 512, "batch": 100, "hidden": 200, "wide": 600, "directions": 1, "tf32": True}, 40, False),
+        ({"steps": 35, "batch": 16, "hidden": 128, "gate_width": 384, "directions": 1}, 128, True),
+        ({"steps": 35, "batch": 16, "hidden": 128, "gate_width": 384, "directions": 1, "tf32": True}, 128, True),
+        ({"steps": 35, "batch": 16, "hidden": 256, "gate_width": 768, "directions": 1, "dtype": torch.bfloat16}, 256, False),
+        ({"steps": 10, "batch": 4, "hidden": 512, "gate_width": 1536, "directions": 1}, 512, False),
+        ({"steps": 512, "batch": 100, "hidden": 200, "gate_width": 600, "directions": 1, "tf32": True}, 40, False),
         # Few tiles of many rows, which several clusters share: 31.6, 37.5; 33.5, 45.1
-        ({"steps": 128, "batch": 100, "hidden": 48, "wide": 144, "directions": 1, "tf32": True}, 48, True),
-        ({"steps": 128, "batch": 100, "hidden": 48, "wide": 144, "directions": 1, "dtype": torch.float16}, 48, True),
+        ({"steps": 128, "batch": 100, "hidden": 48, "gate_width": 144, "directions": 1, "tf32": True}, 48, True),
+        ({"steps": 128, "batch": 100, "hidden": 48, "gate_width": 144, "directions": 1, "dtype": torch.float16}, 48, True),
     ],
 )
 def test_what_suits_one_launch(changes: dict[str, int], width: int, suits: bool) -> None:
@@ -189,12 +189,12 @@ def test_what_suits_one_launch(changes: dict[str, int], width: int, suits: bool)
     ids=str,
 )
 def test_calls_that_use_them(case: Case, is_used: bool) -> None:
-    how = RNNOptions(case.cell, case.batch_first, case.bidirectional, projected=False, tf32=False)
+    options = RNNOptions(case.cell, case.batch_first, case.bidirectional, projected=False, tf32=False)
     shape = torch.Size(
         (case.batch, case.steps, case.hidden_size) if case.batch_first else (case.steps, case.batch, case.hidden_size)
     )
     weights, dtype = 4 * case.layers * case.directions, getattr(torch, case.dtype)
-    plan = get_plan(how, shape, weights, case.hidden_size, dtype, CPU, True, case.ragged)
+    plan = get_plan(options, shape, weights, case.hidden_size, dtype, CPU, True, case.ragged)
     assert (plan.weight_gradients is not None) == is_used
 
 
