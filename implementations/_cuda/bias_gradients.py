@@ -65,8 +65,8 @@ def make_kernel(values: int, dtype: torch.dtype, device: torch.device) -> Kernel
 
 
 def macros(values: int, dtype: torch.dtype) -> tuple[tuple[str, str], ...]:
-    found = {storage_macro(dtype): 1, "VALUES": values, "BLOCKS": _BLOCKS, "SHARED_BYTES": shared_bytes(values)}
-    return tuple((name, str(value)) for name, value in found.items())
+    definitions = {storage_macro(dtype): 1, "VALUES": values, "BLOCKS": _BLOCKS, "SHARED_BYTES": shared_bytes(values)}
+    return tuple((name, str(value)) for name, value in definitions.items())
 
 
 @lru_cache(maxsize=4096)

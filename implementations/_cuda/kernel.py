@@ -54,15 +54,16 @@ class TensorArg:
             return 0
         if not isinstance(tensor, Tensor):
             raise ValueError(f"{kernel}: expected a tensor as {name}, got {tensor}")
-        found = tensor.data_ptr()
-        fits = found and found % self.dtype.itemsize == 0 and self._is_laid_out(tensor)  # a wrapper of tensors has no memory
+        address = tensor.data_ptr()
+        is_aligned = address and address % self.dtype.itemsize == 0  # a wrapper of tensors has no memory
+        fits = is_aligned and self._is_laid_out(tensor)
         if tensor.dtype != self.dtype or tensor.device != device or not fits:
             expected = f"{self.shape}, adjacent in the last dimension," if self.shape else f"{self.elements} adjacent elements"
             raise ValueError(
                 f"{kernel}: expected {name} as {expected} of {self.dtype} on {device}, got "
                 f"{tuple(tensor.shape)} with strides {tensor.stride()} of {tensor.dtype} on {tensor.device}"
             )
-        return found
+        return address
 
     def _is_laid_out(self, tensor: Tensor) -> bool:
         if not self.shape:
@@ -109,12 +110,12 @@ class Kernel:
     ):
         self._name, self._arguments = f"{source.stem}.{name}", dict(arguments)
         self._device, self._index = device, device.index
-        self._how = (shared_bytes, is_cooperative, cluster)
+        self._launcher_options = (shared_bytes, is_cooperative, cluster)
         types = {int: INT32, np.int64: INT64}
-        self._types = "".join(POINTER if isinstance(one, TensorArg) else types[one] for one in arguments.values())
+        self._types = "".join(POINTER if isinstance(field, TensorArg) else types[field] for field in arguments.values())
         numbered = list(enumerate(arguments.items()))
-        self._arrays = [(i, name, one) for i, (name, one) in numbered if isinstance(one, TensorArg)]
-        self._integers = [(i, name) for i, (name, one) in numbered if not isinstance(one, TensorArg)]
+        self._arrays = [(i, name, field) for i, (name, field) in numbered if isinstance(field, TensorArg)]
+        self._integers = [(i, name) for i, (name, field) in numbered if not isinstance(field, TensorArg)]
         self._function = name
         self._source, self._macros = source, (*macros, ("PARAMS_BYTES", str(params_struct(self._types).size)))
         if not is_lazy:
@@ -161,7 +162,7 @@ class Kernel:
         return passed
 
     def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
-        return _launcher(source, name, macros, self._device, self._types, *self._how)
+        return _launcher(source, name, macros, self._device, self._types, *self._launcher_options)
 
     def _run(self, launch: Launch, passed: Sequence[int]) -> None:
         index = self._index
@@ -179,8 +180,8 @@ class BoundLaunch:
         self._run, self._launch, self._count = run, launch, len(places)
         others = [i for i in range(len(passed)) if i not in places]
         self._others = tuple(passed[i] for i in others)
-        found = places + others  # the place of each value, those of pointers first
-        self._in_order = itemgetter(*map(found.index, range(len(passed)))) if len(passed) > 1 else tuple
+        order = places + others  # the place of each value, those of pointers first
+        self._in_order = itemgetter(*map(order.index, range(len(passed)))) if len(passed) > 1 else tuple
 
     def __call__(self, pointers: Sequence[int]) -> None:
         """Launches the kernel. pointers: to arrays of the layouts that were checked, in their order, 0 for none."""

@@ -19,9 +19,9 @@ _GUARDS = torch._C._dynamo.guards
 _FAST_EMPTY = {"cpu": getattr(_GUARDS, "_empty_strided_cpu", None), "cuda": getattr(_GUARDS, "_empty_strided_cuda", None)}
 
 
-def address(one: Tensor | None) -> int:
+def address(tensor: Tensor | None) -> int:
     """The address of a tensor, 0 for none."""
-    return 0 if one is None else one.data_ptr()
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 class EmptyFactory:
@@ -52,11 +52,11 @@ def zeros(size: int, device: torch.device) -> Tensor:
     """Allocates `size` zero bytes, set on torch's current stream, in each replay of a graph too."""
     if device.type != "cuda" or torch._C._cuda_getDevice() != device.index:
         return torch.zeros(size, dtype=torch.uint8, device=device)
-    found = _bytes(size, device)()
+    memory = _bytes(size, device)()
     if (recorder := current_recorder()) is not None:
-        recorder.clear(driver.address_of(driver.library().cuMemsetD8Async), found)
-    _runtime().memsetAsync(found.data_ptr(), 0, size, torch._C._cuda_getCurrentRawStream(device.index))
-    return found
+        recorder.clear(driver.address_of(driver.library().cuMemsetD8Async), memory)
+    _runtime().memsetAsync(memory.data_ptr(), 0, size, torch._C._cuda_getCurrentRawStream(device.index))
+    return memory
 
 
 class ZeroedPool:
@@ -100,7 +100,7 @@ def _runtime() -> Any:
 @lru_cache(maxsize=4096)
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides without gaps; a dimension of no elements counts as one."""
-    found = [1]
+    strides = [1]
     for size in reversed(shape[1:]):
-        found.append(found[-1] * max(size, 1))
-    return tuple(reversed(found))[: len(shape)]
+        strides.append(strides[-1] * max(size, 1))
+    return tuple(reversed(strides))[: len(shape)]

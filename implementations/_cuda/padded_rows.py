@@ -88,17 +88,17 @@ class PaddedRows:
     """The launch for matrices of those sizes. Raises ValueError for large copies."""
 
     def __init__(self, sizes: tuple[MatrixSizes, ...], dtype: torch.dtype, device: torch.device):
-        vectors = sum(ceil(one.padded_rows * one.padded_width * dtype.itemsize / VECTOR_BYTES) for one in sizes)
+        vectors = sum(ceil(size.padded_rows * size.padded_width * dtype.itemsize / VECTOR_BYTES) for size in sizes)
         if vectors >= _MAX_VECTORS:
             raise ValueError(f"expected copies of fewer than 2^31 vectors of 16 bytes, got {vectors}")
         self._others = (0,) * (len(_ADDRESSES) * (_MATRICES - len(sizes)))
         integers: dict[str, int] = {}
-        for number, one in enumerate((*sizes, *[_NO_MATRIX] * (_MATRICES - len(sizes)))):
-            integers |= one.arguments(number)
+        for number, size in enumerate((*sizes, *[_NO_MATRIX] * (_MATRICES - len(sizes)))):
+            integers |= size.arguments(number)
         addresses = [name for number in range(_MATRICES) for name in _names(_ADDRESSES, number)]
         self._run = make_kernel(dtype, device).at(Launch(ceil(vectors / _THREADS), _THREADS), addresses, **integers)
-        self._batches = [one.batch for one in sizes]
-        self._made = [EmptyFactory((one.padded_rows, one.padded_width), dtype, device) for one in sizes]
+        self._batches = [size.batch for size in sizes]
+        self._made = [EmptyFactory((size.padded_rows, size.padded_width), dtype, device) for size in sizes]
 
     def __call__(
         self, matrices: Sequence[Tensor], above: Sequence[Tensor | None] = (), lengths: Tensor | None = None

@@ -114,7 +114,7 @@ class ParameterGradients:
             made = [make() for make in factories]
             read = d_gates.data_ptr(), address(d_recurrent), inputs.data_ptr(), output.data_ptr(), address(initial)
             bits |= read[0] | read[1] | read[2] | read[3] | read[4]
-            addresses += (*read, *[one.data_ptr() for one in made])
+            addresses += (*read, *[gradient.data_ptr() for gradient in made])
             results.append(made)
         run = self._by_elements if bits % _VECTOR_BYTES or self._by_vectors is None else self._by_vectors
         partial_sums = arrivals = None
@@ -140,8 +140,14 @@ def _of_layers(layers: int, *names: str) -> list[str]:
 
 def macros(values: int, dtype: torch.dtype, layers: int = 1) -> tuple[tuple[str, str], ...]:
     """The macros with which the source is compiled. values: elements that are read at once."""
-    found = {storage_macro(dtype): 1, "VALUES": values, "BLOCKS": _BLOCKS, "SHARED_BYTES": _SHARED_BYTES, "LAYERS": layers}
-    return tuple((name, str(value)) for name, value in found.items())
+    definitions = {
+        storage_macro(dtype): 1,
+        "VALUES": values,
+        "BLOCKS": _BLOCKS,
+        "SHARED_BYTES": _SHARED_BYTES,
+        "LAYERS": layers,
+    }
+    return tuple((name, str(value)) for name, value in definitions.items())
 
 
 def may_share_launch(layers: Sequence[LayerTensors], layer: LayerTensors) -> bool:

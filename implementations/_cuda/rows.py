@@ -45,8 +45,8 @@ def strided_arguments(sizes: Sizes, name: str, element: torch.dtype, width: int,
 
 def strides(sizes: Sizes, name: str, rows: Tensor | None) -> dict[str, int]:
     """Values of a kernel's two stride arguments for such an array, 0 for none."""
-    found = (0, 0) if rows is None else rows.stride()[:2]
-    step, sequence = reversed(found) if sizes.batch_first else found
+    outer_strides = (0, 0) if rows is None else rows.stride()[:2]
+    step, sequence = reversed(outer_strides) if sizes.batch_first else outer_strides
     return {f"{name}_step": step, f"{name}_sequence": sequence}
 
 

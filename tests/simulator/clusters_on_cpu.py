@@ -47,7 +47,7 @@ _orders = count()
 Waves = Callable[[Shape, KernelSpec, int, int], list[WavefrontConfig | None]]
 
 
-def one_by_one(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> list[WavefrontConfig | None]:
+def one_by_one(shape: Shape, spec: KernelSpec, inputs: int, layers: int) -> list[WavefrontConfig | None]:
     return [None] * layers
 
 
@@ -56,9 +56,9 @@ def running_layers(form_of: Callable[[Shape, KernelSpec], Form], waves: Waves = 
     """Within it persistent_gpu's layers and ops run on a CPU, by the forms and in the waves that it says."""
 
     @lru_cache
-    def plan(shape: Shape, kind: KernelSpec) -> tuple[Form, Any]:
-        form = form_of(shape, kind)
-        return form, persistent_kernel.make_kernel(kind, form)
+    def plan(shape: Shape, spec: KernelSpec) -> tuple[Form, Any]:
+        form = form_of(shape, spec)
+        return form, persistent_kernel.make_kernel(spec, form)
 
     by_kernels = running_kernels(persistent_kernel, single_step, wavefront, gemm_3xtf32, *SHARED)
     scoped = torch.library._scoped_library("pytest_ecornn", "IMPL")
@@ -156,7 +156,7 @@ class ClustersOnCpu(Kernel):
         return Library(text, changed, tuple(f"-D{macro}={value}" for macro, value in macros), (_MACHINE,))
 
     def _run(self, launch: Launch, passed: list[int]) -> None:
-        most, is_cooperative, cluster = self._how
+        most, is_cooperative, cluster = self._launcher_options
         assert launch.shared_bytes <= most
         splits = dict(zip(self._arguments, passed, strict=True)).get("splits", 1)  # clusters that add to the same sums
         is_waiting = is_cooperative or "step_flags" in self._arguments  # one block for another

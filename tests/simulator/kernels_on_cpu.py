@@ -84,7 +84,7 @@ class KernelOnCpu(Kernel):
     def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
         entry = f'extern "C" void run_kernel(const void* params) {{ call({name}, params); }}'
         text = f'{_SHIM}\n#line 1 "{source.name}"\n{self.change(source.name, source.read_text())}\n{entry}\n'
-        all_macros = (*macros, ("DYNAMIC_BYTES", str(self._how[0])))
+        all_macros = (*macros, ("DYNAMIC_BYTES", str(self._launcher_options[0])))
         return Library(text, headers_of(*include_folders(source)), tuple(f"-D{macro}={value}" for macro, value in all_macros))
 
     def _run(self, launch: Launch, passed: list[int]) -> None:

@@ -73,13 +73,13 @@ class Recorder(TorchDispatchMode):
         self._storages = Counter[int]()  # of those
         self._num_inputs = self._num_values = len(inputs)
         self._constants = frozenset(constants)
-        given = [(number, tensor) for number, tensor in enumerate(inputs) if tensor is not None]
-        self._devices = {tensor.device for _, tensor in given}
+        numbered = [(number, tensor) for number, tensor in enumerate(inputs) if tensor is not None]
+        self._devices = {tensor.device for _, tensor in numbered}
         self._is_on_cpu = any(device.type == "cpu" for device in self._devices)
-        for number, tensor in given:
+        for number, tensor in numbered:
             self._add_tensor(tensor, number, _extent(tensor) if tensor.numel() else (0, 0))
-        self._given_storages = {tensor.storage for tensor in self._alive.values()}
-        if len(self._alive) != len(given):
+        self._input_storages = {tensor.storage for tensor in self._alive.values()}
+        if len(self._alive) != len(numbered):
             self._refuse("a tensor is given twice")
 
     @classmethod
@@ -104,9 +104,9 @@ class Recorder(TorchDispatchMode):
         types, values: of the fields of Params, whose bytes `params` are.
         """
         pointers = []
-        for number, (kind, value) in enumerate(zip(types, values, strict=True)):
-            if self._is_address(kind, value) and value not in self._constants:
-                pointers.append((struct.calcsize(f"@{types[:number]}0{kind}"), *self._place(value)))
+        for number, (field_type, value) in enumerate(zip(types, values, strict=True)):
+            if self._is_address(field_type, value) and value not in self._constants:
+                pointers.append((struct.calcsize(f"@{types[:number]}0{field_type}"), *self._place(value)))
         used = {value for _, value, _ in pointers}
         self._add(used, Kind.LAUNCH, driver, is_cooperative, function, *sizes, params, pointers)
 
@@ -150,12 +150,12 @@ class Recorder(TorchDispatchMode):
         self._alive.clear()  # whose references know this recorder
         return self.refusal or (self._with_frees(set(numbers)), self._num_values, numbers)
 
-    def _with_frees(self, kept: set[int]) -> list[tuple[Any, ...]]:
+    def _with_frees(self, results: set[int]) -> list[tuple[Any, ...]]:
         """The code, in which values are dropped after their last use; between FORK and JOIN none."""
         last = {value: at for at, used in enumerate(self._uses) for value in used}
         frees: list[list[int]] = [[] for _ in self._code]
         for value, at in last.items():
-            if value >= self._num_inputs and value not in kept:
+            if value >= self._num_inputs and value not in results:
                 frees[at].append(value)
         code, waiting, is_forked = list[tuple[Any, ...]](), list[int](), False
         for instruction, free in zip(self._code, frees, strict=True):
@@ -230,7 +230,7 @@ class Recorder(TorchDispatchMode):
         key, storage = id(tensor), _storage(tensor)
         if extent is None:
             memory = tensor.untyped_storage()
-            is_made = storage not in self._given_storages and memory.data_ptr()
+            is_made = storage not in self._input_storages and memory.data_ptr()
             extent = (memory.data_ptr(), memory.data_ptr() + memory.nbytes()) if is_made else (0, 0)
         self._alive[key] = _Tensor(number, ref(tensor, lambda _: self._forget(key)), storage, extent)
         self._storages[storage] += 1
@@ -239,14 +239,14 @@ class Recorder(TorchDispatchMode):
         if (tensor := self._alive.pop(key, None)) is not None:
             self._storages[tensor.storage] -= 1
 
-    def _is_address(self, kind: str, value: int) -> bool:
+    def _is_address(self, field_type: str, value: int) -> bool:
         """Whether a field of a Params is one: a pointer, and an integer of 64 bits that is high or in a tensor's memory.
 
         A CPU's memory may begin below the lowest address of a GPU's.
         """
-        if struct.calcsize(kind) < 8 or not value:
+        if struct.calcsize(field_type) < 8 or not value:
             return False
-        return kind == "P" or value >= _LOWEST_ADDRESS or (self._is_on_cpu and bool(self._tensors_at(value)))
+        return field_type == "P" or value >= _LOWEST_ADDRESS or (self._is_on_cpu and bool(self._tensors_at(value)))
 
     def _tensors_at(self, address: int) -> list[_Tensor]:
         return [tensor for tensor in self._alive.values() if tensor.extent[0] <= address < tensor.extent[1]]
@@ -254,7 +254,7 @@ class Recorder(TorchDispatchMode):
     def _place(self, address: int) -> tuple[int, int]:
         """The value whose memory has an address, and the address's offset in bytes from its first element."""
         tensors = self._tensors_at(address)
-        memories = {tensor.number if tensor.storage in self._given_storages else tensor.storage for tensor in tensors}
+        memories = {tensor.number if tensor.storage in self._input_storages else tensor.storage for tensor in tensors}
         holder = tensors[0].reference() if len(memories) == 1 else None
         if holder is None:
             self._refuse(f"an address that a launch takes is in the memory of {len(memories)} tensors")
