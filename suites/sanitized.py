@@ -151,9 +151,9 @@ def _of_kind(job: Job, case: Case) -> AbstractContextManager[Any]:
 def _in_waves() -> AbstractContextManager[Any]:
     """Within it layers run in a wave, as they would over more steps."""
 
-    def waves(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> Any:
-        problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-        return wavefront.select_wavefronts(problem, Device.of(kind.device), inputs, layers, _LONG_STEPS)
+    def waves(shape: Shape, spec: KernelSpec, inputs: int, layers: int) -> Any:
+        problem = spec.problem(shape.cell, shape.hidden, shape.batch)
+        return wavefront.select_wavefronts(problem, Device.of(spec.device), inputs, layers, _LONG_STEPS)
 
     return patch.object(wavefront, "get_wavefronts", waves)
 

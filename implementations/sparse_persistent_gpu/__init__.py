@@ -56,8 +56,8 @@ class SparsePersistentGpu(OwnKernels):
 
 def _does_not_fit_reason(case: Case, device: torch.device) -> str | None:
     """Asked of a random pattern of the case's density: another may still not fit."""
-    kind = KernelSpec(getattr(torch, case.dtype), device)
-    for one in (kind, kind.backward)[: 1 + case.training]:
+    spec = KernelSpec(getattr(torch, case.dtype), device)
+    for one in (spec, spec.backward)[: 1 + case.training]:
         problem = one.problem(case.cell, case.hidden_size, case.batch)
         found = select_config(problem, expected_counts(problem, case.density), Device.of(device))
         if isinstance(found, str):
@@ -67,14 +67,14 @@ def _does_not_fit_reason(case: Case, device: torch.device) -> str | None:
 
 def make_layer(case: Case, weights: Weights, device: torch.device, techniques: Techniques = ALL) -> tuple[ContractLayer, str]:
     """All layers and directions of the case on `device`, and what they run. Raises Unsupported where a pattern does not fit."""
-    kind = KernelSpec.of(case, device)
+    spec = KernelSpec.of(case, device)
     layers: dict[str, Layer] = {}
     for _, direction, suffix in cells.parameter_suffixes(case):
         name = "weight_hh" + suffix
         mask = weights.masks.get(name)
         if mask is None:
             mask = torch.ones_like(weights[name], dtype=torch.bool)
-        layers[suffix] = Layer(case.cell, mask, case.batch, kind, case.batch_first, direction > 0, techniques)
+        layers[suffix] = Layer(case.cell, mask, case.batch, spec, case.batch_first, direction > 0, techniques)
         if not case.training:
             layers[suffix].freeze(weights.masked(name).detach())
 

@@ -27,34 +27,34 @@ _ADDRESSES = {
 }
 
 
-def macros(kind: KernelSpec, form: SparseConfig, hidden: int) -> tuple[tuple[str, str], ...]:
+def macros(spec: KernelSpec, form: SparseConfig, hidden: int) -> tuple[tuple[str, str], ...]:
     """Returns the macros that the source is compiled with. hidden: places of units."""
-    found = {"CELL": NN_CELLS.index(form.problem.cell), "HIDDEN": hidden, storage_macro(kind.dtype): 1, **form.macros}
-    found |= {"SAVE_GATES": int(kind.saves_for_backward), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": kernel.WATCHDOG_NS}
+    found = {"CELL": NN_CELLS.index(form.problem.cell), "HIDDEN": hidden, storage_macro(spec.dtype): 1, **form.macros}
+    found |= {"SAVE_GATES": int(spec.saves_for_backward), "LENGTHS": int(spec.lengths), "WATCHDOG_NS": kernel.WATCHDOG_NS}
     return tuple((name, str(value)) for name, value in found.items())
 
 
 @lru_cache(maxsize=4096)
-def kernel_of(kind: KernelSpec, form: SparseConfig, hidden: int) -> Kernel:
-    arguments = kernel.params(_PARAMS[kind.is_backward])
-    name = "sparse_persistent_backward" if kind.is_backward else "sparse_persistent_forward"
-    made = macros(kind, form, hidden)
-    return Kernel(_SOURCES[kind.is_backward], name, made, arguments, kind.device, form.shared_bytes, True, form.cluster)
+def kernel_of(spec: KernelSpec, form: SparseConfig, hidden: int) -> Kernel:
+    arguments = kernel.params(_PARAMS[spec.is_backward])
+    name = "sparse_persistent_backward" if spec.is_backward else "sparse_persistent_forward"
+    made = macros(spec, form, hidden)
+    return Kernel(_SOURCES[spec.is_backward], name, made, arguments, spec.device, form.shared_bytes, True, form.cluster)
 
 
 class Launch:
     """Launch of one kernel on rows of one memory layout; a call adds the addresses. shape: `hidden` counts places of units."""
 
-    def __init__(self, shape: Shape, kind: KernelSpec, form: SparseConfig, is_reverse: bool, output: Strides, other: Strides):
+    def __init__(self, shape: Shape, spec: KernelSpec, form: SparseConfig, is_reverse: bool, output: Strides, other: Strides):
         """other: of the gates, backward of the output's gradient."""
-        self._device, self._status, self._handoff_bytes = kind.device, status_of(kind.device), form.mailbox_bytes
-        name = "d_output" if kind.is_backward else "gates"
+        self._device, self._status, self._handoff_bytes = spec.device, status_of(spec.device), form.mailbox_bytes
+        name = "d_output" if spec.is_backward else "gates"
         strides = {"output_step": output[0], "output_sequence": output[1]}
         strides |= {f"{name}_step": other[0], f"{name}_sequence": other[1]}
         integers = strides | shape.row_strides | {"status": self._status.address, "is_reverse": int(is_reverse)}
         integers |= {"steps": shape.steps, "batch": shape.batch}
-        addresses = [*_ADDRESSES[kind.is_backward].split(), "mailboxes"]
-        self._run = kernel_of(kind, form, shape.hidden).at(form.launch, addresses, **integers)
+        addresses = [*_ADDRESSES[spec.is_backward].split(), "mailboxes"]
+        self._run = kernel_of(spec, form, shape.hidden).at(form.launch, addresses, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
         """Launches the kernel. Raises RuntimeError as `Status.check`.

@@ -154,15 +154,15 @@ class Layer:
         cell: str,
         mask: Tensor,
         batch: int,
-        kind: KernelSpec,
+        spec: KernelSpec,
         batch_first: bool,
         is_reverse: bool,
         techniques: Techniques = ALL,
     ):
-        self._cell, self._kind, self._batch_first, self._is_reverse = cell, kind, batch_first, is_reverse
+        self._cell, self._spec, self._batch_first, self._is_reverse = cell, spec, batch_first, is_reverse
         self.hidden, self._mask = mask.shape[1], mask
-        passes = (kind, kind.backward)[: 1 + kind.saves_for_backward]
-        self.passes = [PackedWeight(mask, one.problem(cell, self.hidden, batch), kind.device, techniques) for one in passes]
+        passes = (spec, spec.backward)[: 1 + spec.saves_for_backward]
+        self.passes = [PackedWeight(mask, one.problem(cell, self.hidden, batch), spec.device, techniques) for one in passes]
         self._values: Tensor | None = None
 
     def freeze(self, weight: Tensor) -> None:
@@ -172,7 +172,7 @@ class Layer:
     def __call__(self, given: LayerInputs) -> list[Tensor]:
         """Output and final states."""
         initial_states = [*given.initial_states, None, None][:2]
-        if self._kind.saves_for_backward:
+        if self._spec.saves_for_backward:
             found = _Differentiable.apply(self, given.lengths, given.gates, given.weight, *given.biases, *initial_states)  # type: ignore[no-untyped-call]
             return list(found)
         return self.forward(given)[0]
@@ -181,20 +181,20 @@ class Layer:
         """Allocates `each` values a unit for every step."""
         steps_and_batch = sizes_of(like, self._batch_first)
         sizes = Shape(self._cell, *steps_and_batch, hidden, self._batch_first)
-        return empty(shape_of(sizes, each * hidden), dtype or self._kind.dtype, self._kind.device)
+        return empty(shape_of(sizes, each * hidden), dtype or self._spec.dtype, self._spec.device)
 
     def _launch(self, which: int, output: Tensor, other: Tensor) -> Any:
-        pruned, kind = self.passes[which], (self._kind.backward if which else self._kind)
+        pruned, spec = self.passes[which], (self._spec.backward if which else self._spec)
         shape = Shape(self._cell, *sizes_of(output, self._batch_first), pruned.places.hidden, self._batch_first)
         strides = [tuple(reversed(one.stride()[:2])) if self._batch_first else one.stride()[:2] for one in (output, other)]
-        return get_layer_kernel(shape, kind, pruned.form, self._is_reverse, *strides)
+        return get_layer_kernel(shape, spec, pruned.form, self._is_reverse, *strides)
 
     def forward(self, given: LayerInputs) -> tuple[list[Tensor], SavedTensors]:
         """Output, final states; what is kept, where that is asked for."""
         pruned, places = self.passes[0], self.passes[0].places
         gates, keeps, wide = (
             contiguous_last_dim(places.permute(given.gates)),
-            self._kind.saves_for_backward,
+            self._spec.saves_for_backward,
             GATES[self._cell] > 1,
         )
         initial_states = [places.permute(one).contiguous() for one in given.initial_states]
@@ -258,8 +258,8 @@ class Layer:
         if wanted[0]:  # GRU multiplies by W_hn before r does
             of_h = rows if of_product is None else torch.cat((rows[:, : 2 * self.hidden], of_product), 1)
             before = shifted_states(kept.output, begin, given.lengths, self._batch_first, self._is_reverse).flatten(0, 1)
-            with held(rows, self._kind.tf32):
-                found[0] = matmul_tn(of_h, before, self._kind.tf32).masked_fill_(~self._mask, 0)
+            with held(rows, self._spec.tf32):
+                found[0] = matmul_tn(of_h, before, self._spec.tf32).masked_fill_(~self._mask, 0)
         return found
 
 

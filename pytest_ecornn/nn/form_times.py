@@ -45,19 +45,21 @@ class Recurrence:
     def __init__(self, problem: ProblemSize, dtype: torch.dtype, steps: int = _STEPS, device: str = "cuda"):
         kind: Any = {"dtype": dtype, "device": device}
         width, bound = GATES[problem.cell] * problem.hidden, problem.hidden**-0.5
-        how = RNNOptions(problem.cell, False, False, projected=True, tf32=problem.arithmetic == MathMode.of("float32", "tf32"))
+        options = RNNOptions(
+            problem.cell, False, False, projected=True, tf32=problem.arithmetic == MathMode.of("float32", "tf32")
+        )
         gates = torch.randn(steps, problem.batch, width, **kind)
         weight = torch.empty(width, problem.hidden, **kind).uniform_(-bound, bound)
         bias = torch.empty(width, **kind).uniform_(-bound, bound)
         layer: Any = (gates, [], [None, weight, bias, bias])
         if problem.is_backward:
-            output, *states, saved_gates, saved_cells = _OPS.persistent_forward_keeping(*layer, None, *how)
+            output, *states, saved_gates, saved_cells = _OPS.persistent_forward_keeping(*layer, None, *options)
             kept, d_output = [output, saved_gates, saved_cells], torch.randn_like(output)
             read, d_results = [*kept, d_output], [d_output, *[None] * len(states)]
             wanted = [True, False, False, False, False]  # the pre-activations' gradient alone
-            self._run = partial(_OPS.persistent_backward, wanted, *layer, kept, d_results, None, *how)
+            self._run = partial(_OPS.persistent_backward, wanted, *layer, kept, d_results, None, *options)
         else:
-            read, self._run = [gates], partial(_OPS.persistent_forward, *layer, None, *how)
+            read, self._run = [gates], partial(_OPS.persistent_forward, *layer, None, *options)
         self.moved_bytes = sum(tensor.nbytes for tensor in (*read, *self()))
 
     def __call__(self) -> list[Tensor]:
@@ -78,11 +80,11 @@ def force_config(form: Form) -> Iterator[None]:
     """Within it passes of the form's problem are of that form, if it does what they need. Not for several threads at once."""
     usual = kernel.compile_layer
 
-    def plan(shape: Shape, kind: KernelSpec) -> Any:
-        is_other = kind.problem(shape.cell, shape.hidden, shape.batch) != form.problem
-        if is_other or (kind.inputs and isinstance(form, BlockConfig)):
-            return usual(shape, kind)
-        return form, kernel.make_kernel(kind, form)
+    def plan(shape: Shape, spec: KernelSpec) -> Any:
+        is_other = spec.problem(shape.cell, shape.hidden, shape.batch) != form.problem
+        if is_other or (spec.inputs and isinstance(form, BlockConfig)):
+            return usual(shape, spec)
+        return form, kernel.make_kernel(spec, form)
 
     kernel.get_layer_kernel.cache_clear()  # but not the usual plans, which take their kernels with them
     try:

@@ -54,8 +54,8 @@ def of_scan() -> Iterator[Variant]:
         plain = ScanSpec(getattr(torch, name.lower()), CUDA, 16, False, False, backward)
         yield from (macros(shape, plain, choose_form(shape, plain, H200)) for shape in shapes)
         if name in ("FLOAT32", "BFLOAT16"):
-            kind = plain._replace(is_biased=True, is_masked=True)
-            yield macros(full, kind, choose_form(full, kind, H200))
+            spec = plain._replace(is_biased=True, is_masked=True)
+            yield macros(full, spec, choose_form(full, spec, H200))
 
 
 def of_log_scan() -> Iterator[Variant]:
@@ -70,10 +70,10 @@ def of_log_scan() -> Iterator[Variant]:
 def of_persistent(is_backward: bool) -> Iterator[Variant]:
     """Every cell, with weights in registers alone and in shared memory too, few sequences and many, even sizes and odd."""
     for cell, hidden, batch in itertools.product(("rnn_tanh", "lstm", "gru"), (65, 512, 768), (8, 128)):
-        kind = persistent_kernel.KernelSpec(torch.bfloat16 if hidden == 65 else torch.float16, CUDA, False, is_backward)
-        form = exchanging_form(kind.problem(cell, hidden, batch))
+        spec = persistent_kernel.KernelSpec(torch.bfloat16 if hidden == 65 else torch.float16, CUDA, False, is_backward)
+        form = exchanging_form(spec.problem(cell, hidden, batch))
         if not form.is_grid:
-            yield persistent_kernel.macros(kind._replace(saves_for_backward=batch == 8 and not is_backward), form)
+            yield persistent_kernel.macros(spec._replace(saves_for_backward=batch == 8 and not is_backward), form)
 
 
 def exchanging_form(problem: recurrent_problem.ProblemSize) -> persistent_config.Form:
@@ -89,11 +89,11 @@ def of_persistent_blocks(is_backward: bool) -> Iterator[Variant]:
     sizes += [("rnn_tanh", 100, 200), ("rnn_relu", 200, 9)]
     for (cell, hidden, batch), dtype in itertools.product(sizes, (torch.float32, torch.bfloat16, torch.float16)):
         keeps = dtype != torch.bfloat16 and not is_backward
-        kind = persistent_kernel.KernelSpec(dtype, CUDA, False, is_backward, keeps, lengths=keeps)
-        forms = persistent_heuristics.candidate_configs(kind.problem(cell, hidden, batch), HOPPER)
+        spec = persistent_kernel.KernelSpec(dtype, CUDA, False, is_backward, keeps, lengths=keeps)
+        forms = persistent_heuristics.candidate_configs(spec.problem(cell, hidden, batch), HOPPER)
         if blocks := [form for form in forms if isinstance(form, BlockConfig)]:
             form = min(blocks, key=lambda form: estimated_us_with_queueing(form, HOPPER))
-            yield persistent_kernel.macros(kind, form)
+            yield persistent_kernel.macros(spec, form)
 
 
 def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> Iterator[Variant]:
@@ -107,13 +107,13 @@ def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> Iterator[
     ):
         for dtype, tf32 in PRECISIONS:
             keeps = device is HOPPER and batch == 40 and not is_backward
-            kind = persistent_kernel.KernelSpec(dtype, CUDA, tf32, is_backward, keeps)
-            forms = persistent_heuristics.candidate_configs(kind.problem(cell, hidden, batch), device)
+            spec = persistent_kernel.KernelSpec(dtype, CUDA, tf32, is_backward, keeps)
+            forms = persistent_heuristics.candidate_configs(spec.problem(cell, hidden, batch), device)
             kind_of_form = NTiledGridConfig if is_abreast else persistent_config.Form
             grids = [form for form in forms if form.is_grid and type(form) is kind_of_form]
             for is_twice in (False, True):
                 if of_one := [form for form in grids if (getattr(form, "presplit_fragments", 0) > 0) == is_twice]:
-                    yield persistent_kernel.macros(kind, min(of_one, key=lambda form: form.step_us))
+                    yield persistent_kernel.macros(spec, min(of_one, key=lambda form: form.step_us))
 
 
 def of_persistent_wgmma(is_backward: bool) -> Iterator[Variant]:
@@ -121,13 +121,13 @@ def of_persistent_wgmma(is_backward: bool) -> Iterator[Variant]:
     sizes = [("gru", 1280, 256), ("gru", 640, 256), ("rnn_tanh", 1000, 160), ("lstm", 1024, 64), ("lstm", 333, 130)]
     for (cell, hidden, batch), (dtype, tf32) in itertools.product(sizes, PRECISIONS):
         keeps = batch == 130 and not is_backward
-        kind = persistent_kernel.KernelSpec(dtype, CUDA, tf32, is_backward, keeps, lengths=keeps)
+        spec = persistent_kernel.KernelSpec(dtype, CUDA, tf32, is_backward, keeps, lengths=keeps)
         best: dict[int, WgmmaConfig] = {}
-        forms = persistent_heuristics.candidate_configs(kind.problem(cell, hidden, batch), HOPPER)
+        forms = persistent_heuristics.candidate_configs(spec.problem(cell, hidden, batch), HOPPER)
         for form in sorted(forms, key=lambda form: form.step_us):
             if isinstance(form, WgmmaConfig):
                 best.setdefault(form.n_tiles, form)
-        yield from (persistent_kernel.macros(kind, form) for form in best.values())
+        yield from (persistent_kernel.macros(spec, form) for form in best.values())
 
 
 def of_persistent_fused(name: str) -> Iterator[Variant]:
@@ -138,10 +138,10 @@ def of_persistent_fused(name: str) -> Iterator[Variant]:
         sizes.append(("lstm", 33, 200, 16))
     kinds = [(torch.bfloat16, False), (torch.float32, False), (torch.float32, True)]
     for (cell, inputs, hidden, batch), (dtype, tf32) in itertools.product(sizes, kinds):
-        kind = persistent_kernel.KernelSpec(dtype, CUDA, tf32, inputs=inputs)
-        form = exchanging_form(kind.problem(cell, hidden, batch))
-        if persistent_kernel.source_of(kind, form).name == name:
-            yield persistent_kernel.macros(kind, form)
+        spec = persistent_kernel.KernelSpec(dtype, CUDA, tf32, inputs=inputs)
+        form = exchanging_form(spec.problem(cell, hidden, batch))
+        if persistent_kernel.source_of(spec, form).name == name:
+            yield persistent_kernel.macros(spec, form)
 
 
 def of_persistent_wave() -> Iterator[Variant]:
@@ -150,19 +150,19 @@ def of_persistent_wave() -> Iterator[Variant]:
     for cell, (hidden, inputs, batch, layers), (dtype, tf32) in itertools.product(
         ("rnn_tanh", "lstm", "gru"), sizes, PRECISIONS
     ):
-        kind = persistent_kernel.KernelSpec(dtype, CUDA, tf32, saves_for_backward=batch == 32, lengths=batch > 8)
-        wave = wavefront.select_wavefront(kind.problem(cell, hidden, batch), HOPPER, inputs, layers, 100)
+        spec = persistent_kernel.KernelSpec(dtype, CUDA, tf32, saves_for_backward=batch == 32, lengths=batch > 8)
+        wave = wavefront.select_wavefront(spec.problem(cell, hidden, batch), HOPPER, inputs, layers, 100)
         if wave is not None:
-            yield persistent_kernel.macros(kind, wave)
+            yield persistent_kernel.macros(spec, wave)
 
 
 def of_persistent_once() -> Iterator[Variant]:
     """Every cell in every precision, of one tile of rows and of several, of even sizes and odd."""
     sizes = ((65, 33), (1024, 1024), (512, 2048))
     for cell, (inputs, hidden), (dtype, tf32) in itertools.product(("rnn_relu", "lstm", "gru"), sizes, PRECISIONS):
-        kind = persistent_kernel.KernelSpec(dtype, CUDA, tf32, saves_for_backward=hidden > 33)
-        once = single_step.SingleStepConfig(cell, inputs, hidden, 8, kind.arithmetic)
-        yield single_step.select_single_step(once, HOPPER).macros(kind)
+        spec = persistent_kernel.KernelSpec(dtype, CUDA, tf32, saves_for_backward=hidden > 33)
+        once = single_step.SingleStepConfig(cell, inputs, hidden, 8, spec.arithmetic)
+        yield single_step.select_single_step(once, HOPPER).macros(spec)
 
 
 def of_persistent_once_backward() -> Iterator[Variant]:
@@ -176,13 +176,13 @@ def of_sparse(is_backward: bool) -> Iterator[Variant]:
     """Every cell, in 16 bits and 32, few elements and as many as fit; a row's parts as many in each, and not; barriers."""
     sizes = [("rnn_tanh", 1152, 1, 0.1), ("rnn_relu", 2304, 16, 0.3), ("lstm", 1152, 32, 0.1), ("gru", 2304, 4, 0.15)]
     for (cell, hidden, batch, density), dtype in itertools.product(sizes, (torch.bfloat16, torch.float32)):
-        kind = persistent_kernel.KernelSpec(dtype, CUDA, saves_for_backward=batch > 1, lengths=batch == 32)
-        problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
+        spec = persistent_kernel.KernelSpec(dtype, CUDA, saves_for_backward=batch > 1, lengths=batch == 32)
+        problem = (spec.backward if is_backward else spec).problem(cell, hidden, batch)
         counts, is_one = sparse_heuristics.expected_counts(problem, density), batch == 1
         counts[0] = hidden if is_one else counts[0]
         form = sparse_heuristics.select_config(problem, counts, HOPPER, sparse_config.Techniques(timestamps=not is_one))
         assert isinstance(form, sparse_config.SparseConfig)
-        yield sparse_kernel.macros(kind, form, hidden)
+        yield sparse_kernel.macros(spec, form, hidden)
     yield from of_sparse_clusters(is_backward)
 
 
@@ -190,12 +190,12 @@ def of_sparse_clusters(is_backward: bool) -> Iterator[Variant]:
     """Of one sequence and of as many as a tile has."""
     sizes = [("rnn_tanh", 4608, 4, 0.3), ("lstm", 1792, 1, 0.1), ("gru", 2304, 8, 0.05), ("rnn_relu", 4608, 2, 0.1)]
     for (cell, hidden, batch, density), dtype in itertools.product(sizes, (torch.float16, torch.float32)):
-        kind = persistent_kernel.KernelSpec(dtype, CUDA, saves_for_backward=batch > 1)
-        problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
+        spec = persistent_kernel.KernelSpec(dtype, CUDA, saves_for_backward=batch > 1)
+        problem = (spec.backward if is_backward else spec).problem(cell, hidden, batch)
         counts = sparse_heuristics.expected_counts(problem, density)
         forms = [one for one in sparse_heuristics._fitting(problem, counts, HOPPER, sparse_config.ALL) if one.cluster > 1]
         form = min(forms, key=lambda one: make_sparse_cost_model(one).step_clocks)
-        yield sparse_kernel.macros(kind, form, hidden)
+        yield sparse_kernel.macros(spec, form, hidden)
 
 
 def of_gradients(macros: Callable[[int, torch.dtype], Variant]) -> list[Variant]:

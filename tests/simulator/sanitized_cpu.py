@@ -119,8 +119,8 @@ def _every_kind(number: int, sizes: Sizes, precision: str) -> Iterator[Job]:
     """Each kind of form that there is for a shape, forward and backward."""
     case = Case.parse(_text(_cell(number), sizes, precision))
     for is_backward in (False, True):
-        kind = KernelSpec(getattr(torch, case.dtype), CPU, case.precision == "tf32", is_backward)
-        for name in _best(kind.problem(case.cell, case.hidden_size, case.batch), H200):
+        spec = KernelSpec(getattr(torch, case.dtype), CPU, case.precision == "tf32", is_backward)
+        for name in _best(spec.problem(case.cell, case.hidden_size, case.batch), H200):
             yield Job(
                 "persistent", "persistent_gpu", _text(case.cell, sizes, precision, "state", "training"), name, is_backward
             )
@@ -185,25 +185,25 @@ def _scan(job: Job, case: Case) -> None:
 
 def _running(job: Job) -> AbstractContextManager[None]:
     if job.family == "persistent":
-        return running_layers(lambda shape, kind: _form(job, shape, kind), _waves)
+        return running_layers(lambda shape, spec: _form(job, shape, spec), _waves)
     if job.family == "sparse":
         return _running_sparse(job)
     return running_scans() if job.family == "scan" else running_transposed()
 
 
-def _form(job: Job, shape: Shape, kind: KernelSpec) -> Form:
+def _form(job: Job, shape: Shape, spec: KernelSpec) -> Form:
     """Of the job's kind in its pass, in the other one of a grid too if it is one."""
-    problem = kind.problem(shape.cell, shape.hidden, shape.batch)
+    problem = spec.problem(shape.cell, shape.hidden, shape.batch)
     best = _best(problem, H200)
-    wanted = job.kind if kind.is_backward == job.is_backward else job.kind.split(",")[0]
-    found = best.get(wanted) or select_config(problem, H200, computes_inputs=kind.inputs > 0)
+    wanted = job.kind if spec.is_backward == job.is_backward else job.kind.split(",")[0]
+    found = best.get(wanted) or select_config(problem, H200, computes_inputs=spec.inputs > 0)
     if isinstance(found, str):
         raise ValueError(found)
     return found
 
 
-def _waves(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> list[WavefrontConfig | None]:
-    problem = kind.problem(shape.cell, shape.hidden, shape.batch)
+def _waves(shape: Shape, spec: KernelSpec, inputs: int, layers: int) -> list[WavefrontConfig | None]:
+    problem = spec.problem(shape.cell, shape.hidden, shape.batch)
     return wavefront.select_wavefronts(problem, H200, inputs, layers, _LONG_STEPS)
 
 

@@ -48,22 +48,22 @@ class Recording(Kernel):
 def persistent() -> Iterator[Any]:
     """One layer in one direction, of each source, with an input product and without; layers in a wave; one step."""
     for is_backward in (False, True):
-        kind = KernelSpec(torch.float16, GPU, is_backward=is_backward)
-        problems = kind.problem("lstm", 512, 32), kind.problem("lstm", 64, 8)
+        spec = KernelSpec(torch.float16, GPU, is_backward=is_backward)
+        problems = spec.problem("lstm", 512, 32), spec.problem("lstm", 64, 8)
         forms = [form for problem in problems for form in persistent_heuristics.candidate_configs(problem, HOPPER)]
-        sources = {persistent_kernel.source_of(kind, form): form for form in forms}
-        yield from (persistent_kernel.make_kernel(kind, form) for form in sources.values())
+        sources = {persistent_kernel.source_of(spec, form): form for form in forms}
+        yield from (persistent_kernel.make_kernel(spec, form) for form in sources.values())
         if not is_backward:
             fused = [form for form in sources.values() if not isinstance(form, WgmmaConfig | BlockConfig)]
-            yield from (persistent_kernel.make_kernel(kind._replace(inputs=64), form) for form in fused)
-    kind = KernelSpec(torch.float16, GPU)
+            yield from (persistent_kernel.make_kernel(spec._replace(inputs=64), form) for form in fused)
+    spec = KernelSpec(torch.float16, GPU)
     for layers in (2, 4):
-        wave = wavefront.select_wavefront(kind.problem("gru", 128, 8), HOPPER, 33, layers, 100)
+        wave = wavefront.select_wavefront(spec.problem("gru", 128, 8), HOPPER, 33, layers, 100)
         assert wave is not None
-        yield wavefront.kernel_of.__wrapped__(kind, wave)
-    once = single_step.select_single_step(single_step.SingleStepConfig("lstm", 65, 33, 8, kind.arithmetic), HOPPER)
-    yield single_step.make_kernel(once, kind)
-    yield single_step.make_backward_kernel(single_step.SingleStepBackwardConfig("lstm", 33, 8), kind.backward)
+        yield wavefront.kernel_of.__wrapped__(spec, wave)
+    once = single_step.select_single_step(single_step.SingleStepConfig("lstm", 65, 33, 8, spec.arithmetic), HOPPER)
+    yield single_step.make_kernel(once, spec)
+    yield single_step.make_backward_kernel(single_step.SingleStepBackwardConfig("lstm", 33, 8), spec.backward)
     for gradients in (bias_gradients, parameter_gradients):
         yield gradients.make_kernel.__wrapped__(8, torch.float16, GPU)
     yield padded_rows.make_kernel.__wrapped__(torch.float16, GPU)
@@ -72,13 +72,13 @@ def persistent() -> Iterator[Any]:
 
 def sparse() -> Iterator[Any]:
     for is_backward in (False, True):
-        kind = KernelSpec(torch.float16, GPU, is_backward=is_backward)
-        problem = kind.problem("gru", 1152, 4)
+        spec = KernelSpec(torch.float16, GPU, is_backward=is_backward)
+        problem = spec.problem("gru", 1152, 4)
         form = sparse_heuristics.select_config(
             problem, sparse_heuristics.expected_counts(problem, 0.1), HOPPER, sparse_config.Techniques()
         )
         assert isinstance(form, sparse_config.SparseConfig)
-        yield sparse_kernel.kernel_of.__wrapped__(kind, form, 1152)
+        yield sparse_kernel.kernel_of.__wrapped__(spec, form, 1152)
 
 
 def scans() -> Iterator[Any]:

@@ -109,11 +109,11 @@ def test_kernels_compile_without_spills(name: str, capability: tuple[int, int], 
 @pytest.mark.test_all
 def test_weights_stay_in_registers_at_the_largest_size(tmp_path: Path) -> None:
     """In a loop that the compiler does not unroll they would have an index, and lie in local memory."""
-    kind = KernelSpec(torch.float32, torch.device("cuda", 0))
-    form = select_config(kind.problem("rnn_relu", 2560, 16), HOPPER)
+    spec = KernelSpec(torch.float32, torch.device("cuda", 0))
+    form = select_config(spec.problem("rnn_relu", 2560, 16), HOPPER)
     assert isinstance(form, NTiledGridConfig)
     source = unique(source_of("grid_forward_ntiled.cu"), tmp_path)
-    compiled = compiler.compile_source(source, kernel.macros(kind, form), MEASURED)
+    compiled = compiler.compile_source(source, kernel.macros(spec, form), MEASURED)
     (stack,) = re.findall(r"(\d+) bytes stack frame", compiled.log)
     assert int(stack) <= 64, compiled.log
 

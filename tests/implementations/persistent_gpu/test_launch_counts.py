@@ -85,12 +85,12 @@ def passes(launches: Launches, layers: Layers, tf32: bool, wants_x: bool) -> tup
     """Launches of the forward and the backward pass, I = H."""
     cell, count, hidden, directions, batch, steps, dtype = layers
     wide, weights = GATES[cell] * hidden, list[Tensor]()
-    for track in range(count * directions):
-        inputs = hidden if track < directions else directions * hidden
+    for pseudo_layer in range(count * directions):
+        inputs = hidden if pseudo_layer < directions else directions * hidden
         weights += [torch.zeros(shape, dtype=dtype) for shape in ((wide, inputs), (wide, hidden), (wide,), (wide,))]
     x = torch.zeros(steps, batch, hidden, dtype=dtype)
-    how = RNNOptions(cell, False, directions > 1, False, tf32)
-    planned = plan.get_plan(how, x.shape, len(weights), hidden, dtype, CPU, True, False)
+    options = RNNOptions(cell, False, directions > 1, False, tf32)
+    planned = plan.get_plan(options, x.shape, len(weights), hidden, dtype, CPU, True, False)
     work, given = planned_work(planned, 0), [x, None, *weights]
     with torch.no_grad(), launches:
         results = work.forward(given)

@@ -547,9 +547,9 @@ def test_what_ran_once_is_judged_anew_where_more_is_needed(monkeypatch: pytest.M
     """A form may fit forward and not backward, in 16 bits and not in 32."""
     asked = []
 
-    def refusal(shape: Shape, kind: KernelSpec) -> str | None:
-        asked.append((kind.dtype, kind.saves_for_backward))
-        return "too large" if kind.saves_for_backward or kind.dtype == torch.float32 else None
+    def refusal(shape: Shape, spec: KernelSpec) -> str | None:
+        asked.append((spec.dtype, spec.saves_for_backward))
+        return "too large" if spec.saves_for_backward or spec.dtype == torch.float32 else None
 
     monkeypatch.setattr(kernel, "unsupported_reason", refusal)
     module = both("lstm", torch.float16)[1].requires_grad_(False)

@@ -33,13 +33,13 @@ def odd(*sizes: int) -> torch.Tensor:
 
 @on_simulator("on_cpu")
 @pytest.mark.parametrize(
-    ("how", "sizes"),
+    ("options", "sizes"),
     [(PROJECTED, [(4, 2, 40), None, (40, 10)]), (PROJECTED._replace(projected=False), [(4, 2, 16), (64, 16), (64, 16)])],
     ids=["pre-activations", "an input product by the kernel"],
 )
-def test_x_and_weights_at_an_odd_address_are_read_all_the_same(how: RNNOptions, sizes: list[Any]) -> None:
+def test_x_and_weights_at_an_odd_address_are_read_all_the_same(options: RNNOptions, sizes: list[Any]) -> None:
     def results(x: torch.Tensor, *weights: torch.Tensor | None) -> Any:
-        return run(x, (), [*weights, None, None], None, how)
+        return run(x, (), [*weights, None, None], None, options)
 
     torch.manual_seed(0)
     arrays = [size and odd(*size) for size in sizes]
@@ -203,13 +203,13 @@ def test_a_training_call_plans_what_it_launches(monkeypatch: pytest.MonkeyPatch)
     planned: set[KernelSpec] = set()
     plan = kernel.compile_layer
 
-    def seen(shape: Any, kind: KernelSpec) -> Any:
-        planned.add(kind)
-        return plan(shape, kind)
+    def seen(shape: Any, spec: KernelSpec) -> Any:
+        planned.add(spec)
+        return plan(shape, spec)
 
     monkeypatch.setattr(kernel, "compile_layer", seen)
     assert verdicts(small("lstm", ragged=True, mode="training", dtype="float16")) == []
-    assert {(kind.is_backward, kind.saves_for_backward, kind.lengths) for kind in planned} == {
+    assert {(spec.is_backward, spec.saves_for_backward, spec.lengths) for spec in planned} == {
         (False, True, True),
         (True, False, False),
     }
@@ -263,7 +263,7 @@ def test_gradients_of_a_graph_are_those_of_the_kernels(has_lengths: bool, bidire
     """A loop over time computes them there (`differentiable_gradients`), so that they have gradients."""
     lengths = torch.tensor([3, 7, 1]) if has_lengths else None
     directions, gates = 1 + bidirectional, 30
-    how = RNNOptions("gru", False, bidirectional, is_projected, False)
+    options = RNNOptions("gru", False, bidirectional, is_projected, False)
     torch.manual_seed(3)
     x = torch.randn(7, 3, directions * gates if is_projected else 5, requires_grad=True)
     weights: list[torch.Tensor | None] = []
@@ -271,7 +271,7 @@ def test_gradients_of_a_graph_are_those_of_the_kernels(has_lengths: bool, bidire
         weight_ih = None if is_projected else torch.randn(gates, 5, requires_grad=True)
         weights += [weight_ih, torch.randn(gates, 10).mul_(0.3).requires_grad_(), torch.randn(gates, requires_grad=True), None]
     state = torch.randn(directions, 3, 10, requires_grad=True)
-    results = run(x, [state], weights, lengths, how)
+    results = run(x, [state], weights, lengths, options)
     loss = sum((one * one.detach().cos()).sum() for one in results)
     inputs = [x, state, *(one for one in weights if one is not None)]
     by_kernels = torch.autograd.grad(loss, inputs, retain_graph=True)
@@ -312,9 +312,9 @@ def test_few_rows_of_x_that_are_not_too_wide_are_multiplied_by_the_kernel_itself
 
 @pytest.mark.parametrize(("inputs", "hidden", "width"), [(0, 512, 16), (512, 512, 16), (70, 512, 4), (33, 512, 2), (512, 9, 2)])
 def test_as_much_is_read_at_once_as_divides_all_rows(inputs: int, hidden: int, width: int) -> None:
-    kind = KernelSpec(torch.float16, torch.device("cpu"), inputs=inputs)
-    form = Form(kind.problem("lstm", hidden, 1), 16, -(-hidden // 16), 1, 1)
-    assert kernel.width_of(kind, form) == width
+    spec = KernelSpec(torch.float16, torch.device("cpu"), inputs=inputs)
+    form = Form(spec.problem("lstm", hidden, 1), 16, -(-hidden // 16), 1, 1)
+    assert kernel.width_of(spec, form) == width
 
 
 @needs_compiler
@@ -345,7 +345,7 @@ def test_it_is_told_of_a_case(options: dict[str, Any], is_taken: bool) -> None:
 def test_of_inputs_without_width_there_is_no_product_to_make() -> None:
     x, weight_hh, seen = torch.zeros(3, 2, 0).half(), torch.eye(8).half(), Seen()
     with KERNELS["cluster"].running({}, seen):
-        how = RNNOptions("rnn_relu", batch_first=False, bidirectional=False, projected=False, tf32=False)
-        output, _ = run(x, (torch.ones(1, 2, 8).half(),), [x.new_empty(8, 0), weight_hh, None, None], None, how)
+        options = RNNOptions("rnn_relu", batch_first=False, bidirectional=False, projected=False, tf32=False)
+        output, _ = run(x, (torch.ones(1, 2, 8).half(),), [x.new_empty(8, 0), weight_hh, None, None], None, options)
     assert torch.equal(output, torch.ones(3, 2, 8).half())
     assert [spec.inputs for spec in seen.specs] == [0]

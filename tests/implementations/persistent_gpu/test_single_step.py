@@ -75,9 +75,9 @@ def test_the_fewer_weights_the_more_sequences(cell: str, batch: int, widths: lis
 @pytest.mark.parametrize(("tracks", "expected"), [(2, True), (4, False)])
 @pytest.mark.parametrize("is_projected", [False, True])
 def test_a_plan_counts_the_weights_of_its_widest_layer(tracks: int, expected: bool, is_projected: bool) -> None:
-    how = RNNOptions("gru", batch_first=False, bidirectional=True, projected=is_projected, tf32=False)
+    options = RNNOptions("gru", batch_first=False, bidirectional=True, projected=is_projected, tf32=False)
     sizes = torch.Size((1, 32, 2 * 3 * 2048 if is_projected else 5))  # 24 MiB, of inner layers 72
-    plan = get_plan(how, sizes, tracks * 4, 2048, torch.float16, torch.device("cpu"), False, False)
+    plan = get_plan(options, sizes, tracks * 4, 2048, torch.float16, torch.device("cpu"), False, False)
     assert plan.is_single_step is expected
 
 
@@ -147,12 +147,12 @@ class ProductCounter(TorchDispatchMode):
 
 def test_what_does_not_run_is_refused() -> None:
     x, weights = torch.zeros(1, 2, 3), [torch.zeros(16, 3), torch.zeros(16, 4), None, None]
-    how = RNNOptions("lstm", False, False, False, False)
+    options = RNNOptions("lstm", False, False, False, False)
     with pytest.raises(ValueError, match="on cpu: runs on a CUDA device"):
-        run(x, (), weights, None, how)
+        run(x, (), weights, None, options)
     doubles = [None if one is None else one.double() for one in weights]
     with pytest.raises(ValueError, match=r"expected one of torch.bfloat16, torch.float16, torch.float32, got torch.float64"):
-        run(x.double(), (), doubles, None, how)
+        run(x.double(), (), doubles, None, options)
 
 
 @on_simulator("on_cpu")

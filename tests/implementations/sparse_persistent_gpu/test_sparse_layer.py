@@ -112,8 +112,8 @@ def test_a_pattern_that_does_not_fit_is_refused_when_it_is_built() -> None:
 
 
 def layer_of(mask: Tensor, techniques: Techniques = ALL, cell: str = "rnn_tanh") -> Layer:
-    kind = KernelSpec(torch.float32, torch.device("cpu"), saves_for_backward=True)
-    return Layer(cell, mask, 1, kind, False, False, techniques)
+    spec = KernelSpec(torch.float32, torch.device("cpu"), saves_for_backward=True)
+    return Layer(cell, mask, 1, spec, False, False, techniques)
 
 
 # Patterns and techniques.
