@@ -104,21 +104,6 @@ def pytest_configure(config: pytest.Config) -> None:
     elif not is_active(config):
         check_is_run(config)
     else:
-        _start_run(config)
+        from pytest_ecornn.run.hooks.running import register_run
 
-
-def _start_run(config: pytest.Config) -> None:
-    """Registers what runs the rows and reports them."""
-    from pytest_ecornn.run.hooks.running import RunPlugin
-
-    running = RunPlugin(config)
-    config.pluginmanager.register(running, "ecornn-running")
-    is_worker = hasattr(config, "workerinput")
-    if config.getoption("--ecornn-ray") is not None and not (is_worker or config.option.collectonly):
-        from pytest_ecornn.run.cluster.cluster_session import register_cluster
-
-        register_cluster(config, running.session)
-    else:
-        from pytest_ecornn.run.processes.registration import register
-
-        register(config, running.session)
+        register_run(config)

@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 import pytest_ecornn
-from pytest_ecornn.run.cluster.places import Place, places
 from pytest_ecornn.run.cluster.travel import Folders, Travel
 from pytest_ecornn.run.cluster.worker_host import MAX_CALLS, HostInfo, WorkerHost
 from pytest_ecornn.system import machine
@@ -36,7 +35,41 @@ _ANSWER_SECONDS = 60.0
 _CLIENT = "ray://"
 _TOKEN_HINT = "; is RAY_AUTH_MODE (token or disabled) the cluster's?"
 _OF_THE_CHECKOUT = ("commit", "dirty", "benchmark_commit_info")  # in a fingerprint; no repository travels
+_BYTES_EACH = 2 * 2**30  # of a worker that proves rows: torch and a case of the largest sets
 _LOCAL_STORE_BYTES = 100 * 2**20  # hardly anything is put there
+
+
+@dataclass(frozen=True)
+class Place:
+    """Room for one worker. cpus, gpus: what Ray keeps for it. sharers: places of its node. memory: its share, in bytes."""
+
+    node: str
+    number: int
+    cpus: float
+    gpus: int
+    sharers: int
+    memory: int
+
+
+def places(nodes: Iterable[Mapping[str, Any]], on_gpu: bool, is_timed: bool) -> list[Place]:
+    """The places of the nodes that live, as ray.nodes() describes them, the first place of each node first.
+
+    A place is a GPU; for proofs on a CPU a core; for times on a CPU a host.
+    """
+    found = [place for node in nodes if node["Alive"] for place in _of_node(node, on_gpu, is_timed)]
+    return sorted(found, key=lambda place: place.number)
+
+
+def _of_node(node: Mapping[str, Any], on_gpu: bool, is_timed: bool) -> list[Place]:
+    resources = node["Resources"]
+    cpus, memory = int(resources.get("CPU", 0)), int(resources.get("memory", 0))
+    if on_gpu:
+        count, cpus_each = int(resources.get("GPU", 0)), 0.0
+    elif is_timed:  # no other work of Ray's beside it
+        count, cpus_each = min(1, cpus), float(cpus)
+    else:
+        count, cpus_each = min(cpus, max(1, memory // _BYTES_EACH)), 1.0
+    return [Place(node["NodeID"], i, cpus_each, int(on_gpu), count, memory // count) for i in range(count)]
 
 
 @dataclass(frozen=True)

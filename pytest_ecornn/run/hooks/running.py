@@ -26,16 +26,14 @@ from pytest_ecornn.results.formatting import printable
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run import proven, run_seed
 from pytest_ecornn.run.gate_run import RegressionGate
-from pytest_ecornn.run.hooks.benchmark_plugin import check_loaded
-from pytest_ecornn.run.hooks.collection import RowCollection
+from pytest_ecornn.run.hooks.collection import RowCollection, check_benchmark_loaded, row_item
 from pytest_ecornn.run.hooks.kernel_rows import KernelRows
 from pytest_ecornn.run.hooks.screen import ProgressDisplay, write_summary
 from pytest_ecornn.run.items.items import CheckItem
-from pytest_ecornn.run.items.unsupported_items import Grouping, row_item
 from pytest_ecornn.run.process import worker_input
-from pytest_ecornn.run.processes.controller import ignore_closed_channel
-from pytest_ecornn.run.processes.gpu_workers import uses_gpus
-from pytest_ecornn.run.processes.worker import WorkerThreads
+from pytest_ecornn.run.processes.controller import XdistController, ignore_closed_channel
+from pytest_ecornn.run.processes.gpu_workers import GpuWorkers, uses_gpus
+from pytest_ecornn.run.processes.worker import Worker, WorkerLimits, WorkerThreads
 from pytest_ecornn.run.replicates import Replicates
 from pytest_ecornn.run.revisions import slower
 from pytest_ecornn.run.session import RunSession
@@ -50,6 +48,36 @@ NOT_REACHED = "rows not reached"  # a setting of a report that was cut short
 _MAX_VALUE_LENGTH = 200  # of a set-up's value in an error
 
 
+def register_run(config: pytest.Config) -> None:
+    """Registers what runs the rows and reports them, and the hooks of the run's processes.
+
+    Rows that are isolated or on a GPU cost their worker at most: another takes its place.
+    """
+    manager, running = config.pluginmanager, RunPlugin(config)
+    manager.register(running, "ecornn-running")
+    session, options = running.session, running.session.options
+    if hasattr(config, "workerinput"):
+        if "ecornn_fatal" in worker_input(config):  # of a controller that judges dead workers
+            worker = Worker(config, session)
+            manager.register(worker, "ecornn-worker")
+            if options.isolate:
+                manager.register(WorkerLimits(config, session, worker.stack), "ecornn-worker-limits")
+        return
+    on_gpus = uses_gpus(session.devices)
+    is_handed_out = options.isolate or (on_gpus and getattr(config.option, "dist", "no") == "load")
+    if config.option.collectonly or not is_handed_out:
+        return
+    if options.ray is not None:
+        from pytest_ecornn.run.cluster.cluster_session import register_cluster
+
+        register_cluster(config, session)
+        return
+    controller = XdistController(session)
+    manager.register(controller, "ecornn-controller")
+    if on_gpus:
+        manager.register(GpuWorkers(session.devices, controller), "ecornn-gpu-workers")
+
+
 class RunPlugin:
     """Registered for the length of one run."""
 
@@ -57,7 +85,7 @@ class RunPlugin:
         self.session = RunSession(config)
         is_bench = self.session.options.bench
         if is_bench:
-            check_loaded(config)
+            check_benchmark_loaded(config)
         self._config = config
         self._is_worker = bool(worker_input(config))
         self._functions: KernelRows = config.pluginmanager.get_plugin("ecornn-kernel-rows")  # type: ignore[assignment]
@@ -77,7 +105,6 @@ class RunPlugin:
         config.pluginmanager.register(WorkerThreads(config, self.session.share), "ecornn-worker-threads")
         user_folder.redirect_plugins(config, Path(self.session.shared_folder))
         self._collection = RowCollection(config, self.session, self._set_due)
-        config.pluginmanager.register(Grouping(), "ecornn-grouping")
         config.pluginmanager.register(self._collection, "ecornn-collection")
         select_suites(config, ["test_equivalence.py", "test_properties.py", *(["test_benchmark.py"] if is_bench else [])])
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn.run.cluster.places import places
+from pytest_ecornn.run.cluster.ray_cluster import places
 
 GIB = 2**30
 

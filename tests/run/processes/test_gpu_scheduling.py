@@ -12,8 +12,7 @@ import pytest
 from execnet.xspec import XSpec
 
 from pytest_ecornn.run.processes import gpu_workers
-from pytest_ecornn.run.processes.gpu_scheduling import GpuScheduling
-from pytest_ecornn.run.processes.gpu_workers import GpuWorkers
+from pytest_ecornn.run.processes.gpu_workers import GpuScheduling, GpuWorkers
 from pytest_ecornn.run.suites import is_timed_node
 from tests.helpers import samples
 from tests.helpers.foreign import QUICK, Foreign

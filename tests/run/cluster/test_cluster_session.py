@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn.run.cluster.cluster_controller import ClusterController
-from pytest_ecornn.run.cluster.places import Place
+from pytest_ecornn.run.cluster.cluster_session import ClusterController
+from pytest_ecornn.run.cluster.ray_cluster import Place
 from pytest_ecornn.run.cluster.worker_host import HostInfo
 from pytest_ecornn.verification.verification import rerun_command
 from tests.helpers import samples
