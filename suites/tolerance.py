@@ -27,7 +27,7 @@ from pytest_ecornn.reporting.markdown_syntax import document, table
 from pytest_ecornn.run.discovery import ImplementationInfo, discover
 from pytest_ecornn.verification import calls, comparison, verification, yardstick
 from pytest_ecornn.verification.layer_rules import layer_rule
-from pytest_ecornn.verification.permutation import Permutation
+from pytest_ecornn.verification.yardstick import Permutation
 
 _OTHER_ORDER = 1001  # a permutation that no yardstick uses
 

@@ -26,10 +26,9 @@ from pytest_ecornn.system.error_line import error_line
 from pytest_ecornn.verification import comparison, overlap
 from pytest_ecornn.verification.calls import Copies, Tensors, WrongForm, WrongResult
 from pytest_ecornn.verification.comparison import Array, Error, Mask, Measures, Slices, TensorCheck, TensorRule
-from pytest_ecornn.verification.permutation import max_ulps, moved
 from pytest_ecornn.verification.rounding_shares import Independent, Shares
 from pytest_ecornn.verification.verification import judged
-from pytest_ecornn.verification.yardstick import Errors, elementwise_max
+from pytest_ecornn.verification.yardstick import Errors, elementwise_max, max_ulps, moved
 
 # Of a tensor too small to be judged by its rounding alone: its rule, the reference's own error and the candidate's.
 Rounded = tuple[TensorRule, Error, Error]

@@ -15,9 +15,8 @@ _PACKAGE = Path(__file__).parents[1]
 _NOT_HARNESS = ("implementations", "selfcheck", "suites")
 # Modules of the harness in which a layer's work ends: a gradient, a stream or a result may raise there, outside its code.
 _USE_RESULTS = (
-    "agreement", "background", "backward_passes", "calls", "calls_at_once", "changed_weights", "clocks", "comparison",
-    "conduct", "evaluations", "graph_calls", "graphs", "guards", "handed_on", "incoming_gradients", "measurement", "memory",
-    "operators", "raised", "relations", "replay", "subject",
+    "agreement", "background", "backward_passes", "between_calls", "calls", "clocks", "comparison", "conduct", "graph_calls",
+    "graphs", "guards", "interrupted_calls", "measurement", "memory", "relations", "replay", "subject",
 )  # fmt: skip
 
 

@@ -23,8 +23,7 @@ from pytest_ecornn.verification.calls import Tensors, run, timed_run_guarded
 from pytest_ecornn.verification.comparison import Array, Error, Mask, TensorCheck
 from pytest_ecornn.verification.guards import ambient, tampering
 from pytest_ecornn.verification.layer_rules import layer_rule
-from pytest_ecornn.verification.moved_gates import PerturbedActivations
-from pytest_ecornn.verification.permutation import Permutation, max_ulps
+from pytest_ecornn.verification.yardstick import Permutation, PerturbedActivations, max_ulps
 
 
 def reference_layer(problem: Problem) -> Layer:

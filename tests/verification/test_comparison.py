@@ -24,9 +24,8 @@ from pytest_ecornn.selfcheck.correct.arithmetic import EinsumByGate
 from pytest_ecornn.verification import calls, comparison, verification, yardstick
 from pytest_ecornn.verification.comparison import Error, TensorCheck, check_tensor
 from pytest_ecornn.verification.layer_rules import layer_rule
-from pytest_ecornn.verification.moved_gates import PerturbedActivations
-from pytest_ecornn.verification.permutation import Permutation
 from pytest_ecornn.verification.verification import ReferenceResult
+from pytest_ecornn.verification.yardstick import Permutation, PerturbedActivations
 from tests.helpers.changed_loop import of_calls, planted
 
 CASE = Case(cell="lstm", steps=9, batch=3, hidden_size=8, input_size=5, layers=2, mode="training", has_state=True, seed=4)

@@ -9,8 +9,7 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
 from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification import calls
-from pytest_ecornn.verification.moved_gates import PerturbedActivations
-from pytest_ecornn.verification.permutation import Permutation
+from pytest_ecornn.verification.yardstick import Permutation, PerturbedActivations
 
 CASES = [
     "lstm-T7-B5-I6-H9-L2-float32-bidirectional-ragged-state-training",

@@ -14,13 +14,9 @@ from pytest_ecornn.verification.calls import WrongForm, WrongResult
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard
 from pytest_ecornn.verification.properties import (
     backward_passes,
-    calls_at_once,
-    changed_weights,
+    between_calls,
     conduct,
-    evaluations,
-    handed_on,
-    incoming_gradients,
-    raised,
+    interrupted_calls,
     relations,
     second_derivatives,
 )
@@ -50,14 +46,14 @@ PROPERTIES = (
         "gradients of what requires one are the same, whatever else requires one",
         backward_passes.gradients_required,
     ),
-    Property("unused_results", "a result that is not used sends nothing back", incoming_gradients.unused_results),
+    Property("unused_results", "a result that is not used sends nothing back", backward_passes.unused_results),
     Property(
-        "incoming_layouts", "incoming gradients of any memory layout give the same result", incoming_gradients.incoming_layouts
+        "incoming_layouts", "incoming gradients of any memory layout give the same result", backward_passes.incoming_layouts
     ),
     Property(
         "incoming_sizes",
         "incoming gradients are scaled as a loss is, and overflows show in gradients",
-        incoming_gradients.incoming_sizes,
+        backward_passes.incoming_sizes,
     ),
     Property("calls_interleaved", "backward passes may follow several calls, in any order", backward_passes.calls_interleaved),
     Property(
@@ -77,27 +73,27 @@ PROPERTIES = (
     Property(
         "layers_apart",
         "two layers at once, and their backward passes, compute with weights of their own",
-        changed_weights.layers_apart,
+        between_calls.layers_apart,
     ),
     Property("weights_seen", "weights that change in place between calls are used", conduct.sees_weight_updates),
-    Property("each_weight_seen", "one weight that changes by itself is used", changed_weights.each_weight_seen),
+    Property("each_weight_seen", "one weight that changes by itself is used", between_calls.each_weight_seen),
     Property(
         "evaluations_between",
         "calls without gradients may come before, within and between training steps, also under inference_mode",
-        evaluations.evaluations_between,
+        between_calls.evaluations_between,
     ),
     Property(
         "state_handed_on",
         "a final state may be the next initial state, in the graph, and the caller may change both in place",
-        handed_on.state_handed_on,
+        between_calls.state_handed_on,
     ),
     Property(
         "second_derivatives",
         "gradients of gradients are right where create_graph is taken, or an exception refuses them",
         second_derivatives.second_derivatives,
     ),
-    Property("call_raises", "a call that raises leaves the layer as it was", raised.call_raises),
-    Property("calls_at_once", "two threads may call a layer, or two layers, at the same time", calls_at_once.calls_at_once),
+    Property("call_raises", "a call that raises leaves the layer as it was", interrupted_calls.call_raises),
+    Property("calls_at_once", "two threads may call a layer, or two layers, at the same time", interrupted_calls.calls_at_once),
     Property("capture", "a CUDA graph of a call computes on the contents that it finds", conduct.graph_capturable),
 )
 

@@ -1,11 +1,15 @@
-"""Properties of weights: one that changes by itself between calls is used, in place or as other memory, all others as before;
-and two layers of one case, alive at once, each compute with the weights that they were built on.
+"""Properties of what a program does between a layer's calls: change weights, evaluate, hand states on, call another layer.
+
+A weight that changes by itself is used, in place or as other memory. Calls without gradients may come before, within and
+between training steps, also under inference_mode. A state is handed on in the graph, and in memory that the caller changes. Two
+layers of one case, alive at once, each compute with the weights that they were built on.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -15,8 +19,8 @@ from torch import Tensor, nn
 
 from pytest_ecornn.cases import contents, memory_layout
 from pytest_ecornn.cases.contents import Problem
-from pytest_ecornn.contract import Layer, Weights
-from pytest_ecornn.verification.calls import Call, Tensors, copy_tensors
+from pytest_ecornn.contract import Layer, Weights, cells
+from pytest_ecornn.verification.calls import Call, Tensors, WrongResult, copy_tensors
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.outcomes import WrongCase
 from pytest_ecornn.verification.properties.graph_calls import (
@@ -24,11 +28,13 @@ from pytest_ecornn.verification.properties.graph_calls import (
     check_allclose,
     labelled,
     needs_training,
+    or_zeros,
     raised_as_wrong,
     rotated,
     variants,
+    wrong_labelled,
 )
-from pytest_ecornn.verification.properties.subject import PropertyContext
+from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
 from pytest_ecornn.verification.verification import ReferenceResult
 
 _BEFORE = 128  # elements of a flat buffer, before the part that becomes a weight
@@ -168,3 +174,131 @@ def _wrong(subject: PropertyContext, problem: Problem, tensors: Tensors) -> list
     """The tensors that the reference contradicts."""
     checks = ReferenceResult(problem).compare(tensors, subject.declared, fewest_runs=0)
     return [check for check in checks if check.status == "failed"]
+
+
+Mode = Callable[[], AbstractContextManager[object]]
+_MODES: dict[str, Mode] = {"torch.inference_mode()": torch.inference_mode, "torch.no_grad()": torch.no_grad}
+
+
+def evaluations_between(subject: PropertyContext) -> str:
+    """Layers of their own, first called without gradients; each such call is given tensors that were made in its mode."""
+    for said, mode in _MODES.items():
+        with wrong_labelled(f"with calls under {said}"):
+            message = (_around_training if subject.case.training else _alone)(subject, mode)
+        if message:
+            return labelled(message, f"with calls under {said}")
+    return ""
+
+
+def _alone(subject: PropertyContext, mode: Mode) -> str:
+    return check_allclose(subject, subject.whole, evaluated(subject.layer, subject.problem, mode))
+
+
+def _around_training(subject: PropertyContext, mode: Mode) -> str:
+    """An evaluation before the first training call, one between forward and backward, one after; weights change each time."""
+    weights, first = contents.make_weights(subject.case), contents.make_weights(subject.case, "other")
+    _put(weights, first)
+    problem, other = (replace(one, weights=weights) for one in (subject.problem, subject.other_problem))
+    layer = subject.built(subject.case, weights)
+    before = evaluated(layer, other, mode)
+    _put(weights, subject.problem.weights)
+    made = GraphCall(layer, Call(problem))
+    between = evaluated(layer, other, mode)
+    if message := check_allclose(subject, subject.whole, made.detached() | made.gradients()):
+        return labelled(message, "a training step around one, after another before the weights were changed")
+    wanted = subject.forward(subject.other_problem)
+    if message := check_allclose(subject, wanted, between, subject.other_problem):
+        return labelled(message, "the one between forward and backward")
+    evaluated(layer, other, mode)
+    _put(weights, first)
+    again = evaluated(layer, other, mode)
+    return labelled(
+        check_allclose(subject, before, again, replace(other, weights=first)), "one after the first one's weights were put back"
+    )
+
+
+def evaluated(layer: Layer, problem: Problem, mode: Mode) -> Tensors:
+    """The results of a call in a mode without gradients, on x and states that were made in it."""
+    case = replace(problem.case, mode="inference")
+    with raised_as_wrong(case.device), mode():
+        call = Call(replace(problem.copied(), case=case, output_gradients=()))
+        results = call.results_by_name(call.forward(layer), ())
+    return {name: None if t is None else t.detach().clone() for name, t in results.items()}
+
+
+def _put(weights: Weights, new: Weights) -> None:
+    for name, weight in weights.items():
+        weight.data.copy_(new[name])
+
+
+def state_handed_on(subject: PropertyContext) -> str:
+    """Halved in place before it is handed on; in the graph of both calls; halved in place between forward and backward."""
+    if not subject.problem.state:
+        raise NotApplicable("no initial state")
+    if (message := _halved_before(subject)) or not subject.case.training:
+        return message
+    return _in_one_graph(subject) or _halved_after(subject)
+
+
+def _names(subject: PropertyContext, role: str) -> list[str]:
+    return [f"{role} {name}" for name in cells.get(subject.case.cell).states]
+
+
+def _halved_before(subject: PropertyContext) -> str:
+    """The memory that the layer returned, with other values, against the same values in other memory."""
+    first = subject.forward(subject.problem, has_graph=False)
+    finals = tuple(state.mul_(0.5) for name in _names(subject, "final") if (state := first[name]) is not None)
+    apart = replace(subject.other_problem, state=tuple(state.clone() for state in finals))
+    got = copy_tensors(subject.forward(replace(apart, state=finals), has_graph=False))
+    wanted = subject.forward(apart, has_graph=False)
+    message = check_allclose(subject, wanted, got, apart)
+    return labelled(message, "a final state halved in place, then handed on as initial state")
+
+
+def _in_one_graph(subject: PropertyContext) -> str:
+    """Two calls, the second on the first's final state, against each by itself. The first's initial state is no leaf.
+
+    It is gone before the backward pass, and its memory given to NaN.
+    """
+    layer, calls = subject.layer, (Call(subject.problem), Call(subject.other_problem))
+    leaves = [calls[0].inputs[name] for name in _names(subject, "initial")]
+    first = _made(subject, calls[0], tuple(leaf.clone() for leaf in leaves))
+    finals = tuple(first.results[name] for name in _names(subject, "final"))
+    later = _made(subject, calls[1], finals)
+    taken = [torch.full_like(leaf, float("nan")) for leaf in leaves for _ in range(2)]
+    weights = [subject.problem.output_gradients[0], *subject.other_problem.output_gradients]
+    with raised_as_wrong(subject.case.device):
+        inputs, outputs = [calls[0].x, *leaves, calls[1].x], [first.results["output"], *later.results.values()]
+        gradients = torch.autograd.grad(outputs, inputs, weights, allow_unused=True)
+    del taken
+    own = replace(subject.other_problem, state=tuple(final.detach().clone() for final in finals))
+    of_later = GraphCall(layer, Call(own)).gradients()
+    back = [or_zeros(of_later[f"grad {name}"], leaf) for name, leaf in zip(_names(subject, "initial"), leaves, strict=True)]
+    whole = replace(subject.problem, output_gradients=(weights[0], *back))
+    wanted = GraphCall(layer, Call(whole)).gradients()
+    got: Tensors = dict(zip(["grad x", *(f"grad {name}" for name in _names(subject, "initial"))], gradients, strict=False))
+    message = check_allclose(subject, wanted, got, whole) or check_allclose(subject, of_later, {"grad x": gradients[-1]}, own)
+    return labelled(message, "a final state handed on in the graph, the first initial state no leaf")
+
+
+def _made(subject: PropertyContext, call: Call, states: tuple[Tensor, ...]) -> GraphCall:
+    """The call on these states, which it holds no longer than its forward pass."""
+    call.state = states if len(states) > 1 else states[0]
+    made = GraphCall(subject.layer, call)
+    call.state = None
+    return made
+
+
+def _halved_after(subject: PropertyContext) -> str:
+    """A layer may refuse its backward pass then, as torch does; it may not return other gradients."""
+    for role in ("initial", "final"):
+        made = GraphCall(subject.layer, Call(subject.problem.copied()))
+        for name in _names(subject, role):
+            (made.call.inputs if role == "initial" else made.results)[name].detach().mul_(0.5)
+        try:
+            got = made.gradients()
+        except WrongResult:
+            continue
+        if message := check_allclose(subject, subject.whole, got):
+            return labelled(message, f"the {role} state halved in place by the caller between forward and backward")
+    return ""
