@@ -22,8 +22,8 @@ from pytest_ecornn.verification.calls import PoisonedAllocations, WrongResult
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, everything
 from pytest_ecornn.verification.properties import properties
-from pytest_ecornn.verification.properties.graph_calls import raised_as_wrong
 from pytest_ecornn.verification.properties.properties import PropertyViolation
+from pytest_ecornn.verification.properties.subject import raised_as_wrong
 
 
 def check(

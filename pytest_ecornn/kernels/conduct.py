@@ -21,9 +21,8 @@ from pytest_ecornn.verification.calls import PoisonedAllocations, Tensors, copy_
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard
 from pytest_ecornn.verification.properties import properties
 from pytest_ecornn.verification.properties.conduct import graph_capturable
-from pytest_ecornn.verification.properties.graph_calls import raised_as_wrong
 from pytest_ecornn.verification.properties.properties import Property
-from pytest_ecornn.verification.properties.subject import NotApplicable
+from pytest_ecornn.verification.properties.subject import NotApplicable, raised_as_wrong, reject
 
 _CALLS = 4  # of each of two threads
 _offset: Callable[[Tensor], Tensor] = partial(behind, count=3)  # at an address that is aligned to an element alone
@@ -93,29 +92,25 @@ class FunctionContext:
         return failure(self.expect(self.problem, incoming=incoming).compare(got))
 
 
-def written(subject: FunctionContext) -> str:
+def written(subject: FunctionContext) -> None:
     """Memory of torch.empty holds numbers that a maximum or a comparison does not swallow."""
     for poison in (1e3, 0.0):
         with PoisonedAllocations(poison):
             tensors = subject.run(subject.problem)
-        if message := subject.allclose({}, tensors):
-            return f"{poison:g} in memory of torch.empty: {message}"
-    return ""
+        reject(subject.allclose({}, tensors), f"{poison:g} in memory of torch.empty")
 
 
-def _laid_out(subject: FunctionContext, layout: Callable[[Tensor], Tensor]) -> str:
+def _laid_out(subject: FunctionContext, layout: Callable[[Tensor], Tensor]) -> None:
     arguments = subject.problem.map(lambda _, tensor: layout(tensor) if tensor.numel() else tensor.detach())
-    return subject.allclose({}, subject.run_anew(arguments))
+    reject(subject.allclose({}, subject.run_anew(arguments)))
 
 
-def incoming_layouts(subject: FunctionContext) -> str:
+def incoming_layouts(subject: FunctionContext) -> None:
     """Gradients that lie otherwise in memory, and of sum(), which all are one element."""
     if not subject.is_training:
         raise NotApplicable("no argument requires a gradient")
     for label, layout in {**GRADIENT_LAYOUTS, "offset": _offset}.items():
-        if message := subject.judged_with(partial(_laid_out_gradient, subject.incoming, layout)):
-            return f"incoming gradients {label}: {message}"
-    return ""
+        reject(subject.judged_with(partial(_laid_out_gradient, subject.incoming, layout)), f"incoming gradients {label}")
 
 
 def _laid_out_gradient(own: Incoming, layout: Callable[[Tensor], Tensor], name: str, output: Tensor) -> Tensor | None:
@@ -123,35 +118,33 @@ def _laid_out_gradient(own: Incoming, layout: Callable[[Tensor], Tensor], name: 
     return None if gradient is None else layout(gradient)
 
 
-def unused_outputs(subject: FunctionContext) -> str:
+def unused_outputs(subject: FunctionContext) -> None:
     """Each output alone has an incoming gradient."""
     names = [name for name in subject.whole if not name.startswith("grad ")]
     if len(names) < 2 or not subject.is_training:
         raise NotApplicable("one output, or no argument that requires a gradient")
     for used in names:
-        if message := subject.judged_with(partial(_only, used, subject.incoming)):
-            return f"only {used} used: {message}"
-    return ""
+        reject(subject.judged_with(partial(_only, used, subject.incoming)), f"only {used} used")
 
 
 def _only(used: str, own: Incoming, name: str, output: Tensor) -> Tensor | None:
     return own(name, output) if name == used else None
 
 
-def calls_at_once(subject: FunctionContext) -> str:
+def calls_at_once(subject: FunctionContext) -> None:
     """Two threads call on contents of their own."""
     both = (subject.problem, subject.other_problem)
     with ThreadPoolExecutor(2) as threads:
         results = list(threads.map(lambda problem: [subject.run(problem) for _ in range(_CALLS)][-1], both))
-    return next(filter(None, map(subject.allclose, results, results, both)), "")
+    reject(next(filter(None, map(subject.allclose, results, results, both)), ""))
 
 
-def capture(subject: FunctionContext) -> str:
+def capture(subject: FunctionContext) -> None:
     """A function that cannot be captured is wrong, as a layer is not."""
     try:
-        return graph_capturable(subject)
+        graph_capturable(subject)
     except NotCaptured as reason:
-        return str(reason)
+        reject(str(reason))
 
 
 PROPERTIES = (

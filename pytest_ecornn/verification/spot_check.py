@@ -79,12 +79,13 @@ def _group_shares(group: Sequence[Made], limits: Mapping[str, float], declared: 
     is_doubtful = False
     for name, tensor in wanted.items():
         assert tensor is not None
-        given = [tensors.get(name) for _, tensors in group]
+        results = [tensors.get(name) for _, tensors in group]
         if name.removeprefix("grad ") in joined.weights:
-            is_doubtful |= _sum_share(given, tensor, signs, limits[name]) > 1
+            is_doubtful |= _sum_share(results, tensor, signs, limits[name]) > 1
             continue
-        parts = tensor.chunk(len(group), _batch_axis(joined.case, name))
-        for position, (one, part) in enumerate(zip(given, parts, strict=True)):
+        batch_axis = int(not joined.case.batch_first) if name in ("output", "grad x") else 1
+        parts = tensor.chunk(len(group), batch_axis)
+        for position, (one, part) in enumerate(zip(results, parts, strict=True)):
             sign = signs[position] if name.startswith("grad") else 1.0
             max_share[position] = max(max_share[position], _share(one, part * sign, limits[name]))
     if is_doubtful and len(group) > 1:
@@ -100,12 +101,12 @@ def _share(given: Tensor | None, wanted: Tensor, limit: float) -> float:
         return math.inf
     values = given.detach().to(wanted.dtype)
     wrong, size = (values - wanted).abs_(), wanted.abs()
-    found, largest = wrong.amax().item(), size.amax().item()
-    if not (found < math.inf and largest < math.inf):  # an infinity or NaN must stand where the loop has it
+    largest_error, largest = wrong.amax().item(), size.amax().item()
+    if not (largest_error < math.inf and largest < math.inf):  # an infinity or NaN must stand where the loop has it
         same = (values == wanted) | (values.isnan() & wanted.isnan())
-        found = wrong.masked_fill_(same, 0.0).nan_to_num_(nan=math.inf).amax().item()
+        largest_error = wrong.masked_fill_(same, 0.0).nan_to_num_(nan=math.inf).amax().item()
         largest = size.masked_fill_(~wanted.isfinite(), 0.0).amax().item()
-    return found / (limit * largest) if largest > _VANISHED else 0.0
+    return largest_error / (limit * largest) if largest > _VANISHED else 0.0
 
 
 def _sum_share(given: Sequence[Tensor | None], wanted: Tensor, signs: Sequence[float], limit: float) -> float:
@@ -151,7 +152,3 @@ def _joined(problems: Sequence[Problem], signs: Sequence[float]) -> Problem:
         masks("resets", sequences),
         tuple(join(found, 1 if k else sequences) for k, found in enumerate(zip(*losses, strict=True))),
     )
-
-
-def _batch_axis(case: Case, name: str) -> int:
-    return int(not case.batch_first) if name in ("output", "grad x") else 1

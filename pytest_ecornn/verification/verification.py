@@ -46,13 +46,8 @@ def reference_device(case: Case) -> str:
 
     On a GPU loops of small steps are launches and little else.
     """
-    wide = len(cells.get(case.cell).gates) * case.hidden_size * (case.input_size + case.hidden_size)
-    return "cpu" if case.batch * wide <= _MAX_CPU_ELEMENTS else case.device
-
-
-def to_float64(problem: Problem) -> Problem:
-    """Converts a problem to float64."""
-    return problem.map(lambda _, tensor: tensor.detach().double() if tensor.is_floating_point() else tensor)
+    elements = len(cells.get(case.cell).gates) * case.hidden_size * (case.input_size + case.hidden_size)
+    return "cpu" if case.batch * elements <= _MAX_CPU_ELEMENTS else case.device
 
 
 class ReferenceResult:
@@ -99,7 +94,7 @@ class ReferenceResult:
         """The problem that the loop runs on, its reference, and the scale of its errors."""
         if self._own.case.dtype != "float64":
             return self._own, self.tensors, 1.0
-        narrow = yardstick.to_float32(self._own)
+        narrow = replace(yardstick.converted(self._own, torch.float32), case=replace(self._own.case, dtype="float32"))
         # Twice: the float64 reference itself errs as much as a float64 candidate.
         return narrow, _reference(narrow), 2 * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
 
@@ -114,7 +109,7 @@ class ReferenceResult:
 
     def _run_yardstick(self, declared: Declared, number: int) -> yardstick.Errors:
         is_searching = number >= yardstick.run_counts(self.tensors["output"].numel())[0]
-        errors = self._run_loop(declared, number, is_searching, yardstick.rounding(self.problem.case, number, is_searching))
+        errors = self._run_loop(declared, number, is_searching, yardstick.run_rounding(self.problem.case, number, is_searching))
         if not is_searching or not rounding_shares.is_judged(self.problem.case.dtype):
             return errors
         return yardstick.with_shares(
@@ -135,8 +130,8 @@ class ReferenceResult:
             assert tensor is not None
             values = comparison.to_float64(permutation.undo(name, tensor), reference[name].device)
             rule, dtype = layer_rule(problem.case, name, values.shape), None if is_searching else tensor.dtype
-            found = comparison.errors(values, reference[name], rule.slices, self.valid(name), rule.subnormal, dtype)
-            errors[name] = {label: Error(e.rms * scale, e.maximum * scale, e.count, e.shares) for label, e in found.items()}
+            by_label = comparison.errors(values, reference[name], rule.slices, self.valid(name), rule.subnormal, dtype)
+            errors[name] = {label: Error(e.rms * scale, e.maximum * scale, e.count, e.shares) for label, e in by_label.items()}
         return errors
 
     def compare(self, tensors: Tensors, declared: Declared, fewest_runs: int = 1) -> list[TensorCheck]:
@@ -179,8 +174,9 @@ def judged(
 
 
 def _reference(problem: Problem) -> dict[str, Array]:
-    wide = to_float64(problem)
-    return {name: comparison.to_float64(t, t.device) for name, t in run(reference_layer(wide), wide).items() if t is not None}
+    problem64 = yardstick.converted(problem, torch.float64)
+    tensors = run(reference_layer(problem64), problem64)
+    return {name: comparison.to_float64(t, t.device) for name, t in tensors.items() if t is not None}
 
 
 @lru_cache(maxsize=4)

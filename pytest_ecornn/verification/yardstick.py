@@ -27,8 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_ecornn.cases.contents import Problem, generator
 from pytest_ecornn.contract import Case, Precision, Weights, cells
-from pytest_ecornn.reference import rounding as _rounding
-from pytest_ecornn.reference.rounding import Dithered, Parted
+from pytest_ecornn.reference.rounding import Dithered, Parted, Rounding
 from pytest_ecornn.verification import rounding_shares
 from pytest_ecornn.verification.comparison import Error
 from pytest_ecornn.verification.layer_rules import precision_eps, summation_length
@@ -41,10 +40,9 @@ TINY, SMALL, LARGE = 2**6, 2**14, 2**20  # elements of the output
 MANY_RUNS, DECIDED = 32, 4.0
 
 
-def to_float32(problem: Problem) -> Problem:
-    """A float64 problem rounded to float32."""
-    narrow = problem.map(lambda _, tensor: tensor.detach().float() if tensor.is_floating_point() else tensor)
-    return replace(narrow, case=replace(problem.case, dtype="float32"))
+def converted(problem: Problem, dtype: torch.dtype) -> Problem:
+    """The problem with its values in another dtype; its case stays."""
+    return problem.map(lambda _, tensor: tensor.detach().to(dtype) if tensor.is_floating_point() else tensor)
 
 
 def run_counts(size: int) -> tuple[int, ...]:
@@ -60,7 +58,7 @@ def run_counts(size: int) -> tuple[int, ...]:
     return fewest, most if size <= LARGE else 4
 
 
-def rounding(case: Case, number: int, is_searching: bool) -> _rounding.Rounding:
+def run_rounding(case: Case, number: int, is_searching: bool) -> Rounding:
     """Returns a run's rounding: to nearest, or to either neighbour where it `is_searching`.
 
     Every other run is of the other form.
@@ -68,10 +66,10 @@ def rounding(case: Case, number: int, is_searching: bool) -> _rounding.Rounding:
     is_other_form = bool(number % 2)
     if is_searching:
         return Dithered(generator(case.seed, f"rounding {number}"), is_other_form)
-    return _rounding.Rounding(is_other_form)
+    return Rounding(is_other_form)
 
 
-def parted(case: Case, number: int) -> _rounding.Rounding:
+def parted(case: Case, number: int) -> Rounding:
     """Returns a run's rounding to nearest, of sums in parts.
 
     Values rounded to either neighbour have no shares to speak of. Every other run is of the other form.
@@ -135,13 +133,13 @@ class Permutation:
         name, _, position = tensor.removeprefix("grad ").partition("_l")
         layer = int(position.removesuffix("_reverse"))
         rows = cells.parameter_shapes(self.case)[name + "_l" + position][0] // self.case.hidden_size
-        found = [(0, _blocks(self.hidden[layer], rows))]
+        pairs = [(0, _blocks(self.hidden[layer], rows))]
         if name == "weight_hh":
-            found.append((1, self.hidden[layer]))
+            pairs.append((1, self.hidden[layer]))
         if name == "weight_ih":
             before = self.x if layer == 0 else _blocks(self.hidden[layer - 1], self.case.directions)
-            found.append((1, before))
-        return found
+            pairs.append((1, before))
+        return pairs
 
     def apply(self, tensor: str, value: Tensor) -> Tensor:
         for dimension, order in self.axes(tensor):
@@ -155,7 +153,7 @@ class Permutation:
             value = torch.empty_like(value).index_copy_(dimension, order.to(value.device), value)
         return value
 
-    def problem(self, given: Problem, units: int = 1) -> Problem:
+    def problem(self, original: Problem, units: int = 1) -> Problem:
         """`given` permuted, with its values moved by so many units in the last place."""
         random = generator(self.case.seed, f"last place {self.number}") if units else None
 
@@ -164,17 +162,17 @@ class Permutation:
 
         weights = {
             name: torch.nn.Parameter(permuted(self.apply(name, p.detach())), p.requires_grad)
-            for name, p in given.weights.items()
+            for name, p in original.weights.items()
         }
-        masks = {name: self.apply(name, mask) for name, mask in given.weights.masks.items()}
-        loss = given.output_gradients
+        masks = {name: self.apply(name, mask) for name, mask in original.weights.masks.items()}
+        loss = original.output_gradients
         if loss:
             loss = (self.apply("output", loss[0]), *(self._states(weight) for weight in loss[1:]))
         return replace(
-            given,
+            original,
             weights=Weights(weights, masks),
-            x=permuted(self.apply("x", given.x)),
-            state=tuple(permuted(self._states(state)) for state in given.state),
+            x=permuted(self.apply("x", original.x)),
+            state=tuple(permuted(self._states(state)) for state in original.state),
             output_gradients=loss,
         )
 

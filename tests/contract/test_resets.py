@@ -25,7 +25,7 @@ from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.selfcheck import _correct_layers, trial
 from pytest_ecornn.selfcheck.planting import Expectation
 from pytest_ecornn.selfcheck.trial import Planted
-from pytest_ecornn.verification import calls, verification
+from pytest_ecornn.verification import calls, verification, yardstick
 from pytest_ecornn.verification.guards import guards
 from pytest_ecornn.verification.properties import properties
 from pytest_ecornn.verification.properties.subject import PropertyContext
@@ -227,7 +227,7 @@ def test_calls_of_the_timed_pool_and_moved_problems_have_the_mask() -> None:
     drawn: Any = pool.next_problem().problem(own.weights).resets
     assert torch.equal(drawn.sum(1), resets.sum(1))  # the same sequences in another order
     placed = pool.static_call(own.weights).problem
-    for one in (placed, contents.to_device(own, "cpu"), verification.to_float64(own)):
+    for one in (placed, contents.to_device(own, "cpu"), yardstick.converted(own, torch.float64)):
         assert torch.equal(one.resets, resets)  # type: ignore[arg-type]
     assert placed.resets.data_ptr() != resets.data_ptr()  # type: ignore[union-attr]
 
@@ -258,7 +258,8 @@ WRONG_WITH_MASKS = {
 @pytest.mark.parametrize("name", WRONG_WITH_MASKS)
 def test_a_property_fails_a_layer_that_is_wrong_with_the_mask_alone(name: str) -> None:
     subject = PropertyContext(planted(WRONG_WITH_MASKS[name]), Case.parse("gru-T9-B8-H5-float32-resets-state-seed2"))
-    assert properties.by_name(name).check(subject)
+    with pytest.raises(calls.WrongResult):
+        properties.by_name(name).check(subject)
 
 
 def test_the_loop_that_faults_with_resets_are_built_on_is_right() -> None:

@@ -312,7 +312,7 @@ def test_a_relu_that_only_some_runs_open_is_found_in_a_tensor_of_middle_size() -
     permutation = Permutation.sample(case, 101)
     permuted = permutation.problem(expected.problem)
     with PerturbedActivations(case, 101, is_searching=True):
-        loop = ReferenceLoop(declared, yardstick.rounding(case, 101, True))
+        loop = ReferenceLoop(declared, yardstick.run_rounding(case, 101, True))
         tensors = calls.run(loop.build(permuted.case, permuted.weights), permuted)
     found = {name: permutation.undo(name, tensor) for name, tensor in tensors.items() if tensor is not None}
     assert failures(expected, found, declared) == {}

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from pytest_ecornn.system.own_threads import own_threads
-from pytest_ecornn.verification.guards import cuda_settings, overrides, process_settings, python_settings, torch_settings
+from pytest_ecornn.verification.guards import overrides, process_settings, torch_settings
 from pytest_ecornn.verification.guards.setting import GlobalSetting
 
 _WINDOW_SECONDS, _MOST_WINDOWS = 0.015, 40
@@ -42,18 +42,18 @@ class Snapshot:
 
 
 class GlobalStateGuard:
-    """Within it, changes of the settings are noted, and undone when it ends. Those of `usual`, unless some are `given`.
+    """Within it, changes of the settings are noted, and undone when it ends. `usual` ones, unless some are given.
 
     lasting: the changes that could not be undone.
     """
 
-    def __init__(self, given: Iterable[GlobalSetting] | None = None) -> None:
+    def __init__(self, settings: Iterable[GlobalSetting] | None = None) -> None:
         self.changes: list[str] = []
         self.lasting: list[str] = []
-        self._given = given
+        self._settings = settings
 
     def __enter__(self) -> GlobalStateGuard:
-        self._snapshot = Snapshot(usual() if self._given is None else self._given)
+        self._snapshot = Snapshot(usual() if self._settings is None else self._settings)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
@@ -67,12 +67,11 @@ class GlobalStateGuard:
 
 def quick() -> Iterator[GlobalSetting]:
     """Settings that are read in a few microseconds each: what could change another row's time."""
-    yield from torch_settings.quick_settings()
+    yield from torch_settings.QUICK
     yield from overrides.QUICK
-    yield from python_settings.QUICK
-    yield from process_settings.quick_settings()
+    yield from process_settings.QUICK
     if torch.cuda.is_initialized():
-        yield from cuda_settings.quick_settings()
+        yield from torch_settings.quick_cuda_settings()
 
 
 def usual() -> Iterator[GlobalSetting]:
@@ -84,9 +83,9 @@ def usual() -> Iterator[GlobalSetting]:
 def random_states() -> Iterator[GlobalSetting]:
     """The states of the random numbers that all share."""
     yield torch_settings.RANDOM_STATE
-    yield from python_settings.RANDOM_STATES
+    yield from process_settings.RANDOM_STATES
     if torch.cuda.is_initialized():
-        yield cuda_settings.RANDOM_STATES
+        yield torch_settings.CUDA_RANDOM_STATES
 
 
 def random_states_restored() -> GlobalStateGuard:
@@ -96,14 +95,14 @@ def random_states_restored() -> GlobalStateGuard:
 
 def everything() -> Iterator[GlobalSetting]:
     """The usual ones and those that take long to read: for around a row."""
-    of_cuda = cuda_settings.slow_settings() if torch.cuda.is_initialized() else ()
-    return chain(usual(), python_settings.SLOW, process_settings.slow_settings(), of_cuda)
+    of_cuda = torch_settings.slow_cuda_settings() if torch.cuda.is_initialized() else ()
+    return chain(usual(), process_settings.slow_settings(), of_cuda)
 
 
 def lasting() -> Iterator[GlobalSetting]:
     """All but random states: what no import may change."""
-    names = {one.name for one in random_states()}
-    return (one for one in everything() if one.name not in names)
+    names = {setting.name for setting in random_states()}
+    return (setting for setting in everything() if setting.name not in names)
 
 
 def live_threads() -> int:

@@ -23,25 +23,26 @@ from pytest_ecornn.contract import Layer, Weights, cells
 from pytest_ecornn.verification.calls import Call, Tensors, WrongResult, copy_tensors
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.outcomes import WrongCase
-from pytest_ecornn.verification.properties.graph_calls import (
+from pytest_ecornn.verification.properties.subject import (
     GraphCall,
+    NotApplicable,
+    PropertyContext,
     check_allclose,
-    labelled,
     needs_training,
     or_zeros,
     raised_as_wrong,
+    reject,
     rotated,
     variants,
     wrong_labelled,
 )
-from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
 from pytest_ecornn.verification.verification import ReferenceResult
 
 _BEFORE = 128  # elements of a flat buffer, before the part that becomes a weight
 _MOST = 4  # weights of a case that are changed, each seed's from another one on
 
 
-def each_weight_seen(subject: PropertyContext) -> str:
+def each_weight_seen(subject: PropertyContext) -> None:
     """After each change, against a layer that is built on the weights as they are then. Values change places where they can.
 
     A sum over them stays as it was, and so does what is told by it.
@@ -57,15 +58,14 @@ def each_weight_seen(subject: PropertyContext) -> str:
     every = [(name, ways[(position + turn) % len(ways)]) for turn in range(len(ways)) for position, name in enumerate(changed)]
     for name, (said, change) in variants(subject, every):
         change(weights[name], _exchanged(weights, name))
-        fresh = replace(subject.problem, weights=_copied(weights))
+        copies = {name: nn.Parameter(weight.detach().clone()) for name, weight in weights.items()}
+        fresh = replace(subject.problem, weights=Weights(copies, weights.masks))
         wanted = subject.run(fresh, subject.built(subject.case, fresh.weights))
         for call, where in ((subject.run, ""), (evaluated, ", under no_grad")):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch.nn warns that it copies weights which left cuDNN's buffer
                 results = call(changing, layer)
-            if message := check_allclose(subject, wanted, results, fresh):
-                return labelled(message, f"after {name} alone was {said}{where}")
-    return ""
+            check_allclose(subject, wanted, results, f"after {name} alone was {said}{where}", fresh)
 
 
 def _exchanged(weights: Weights, name: str) -> Tensor:
@@ -73,10 +73,6 @@ def _exchanged(weights: Weights, name: str) -> Tensor:
     old = weights[name].detach()
     new = old.flip(0)
     return -old if name in weights.masks or bool((new == old).all()) else new
-
-
-def _copied(weights: Weights) -> Weights:
-    return Weights({name: nn.Parameter(one.detach().clone()) for name, one in weights.items()}, weights.masks)
 
 
 def _in_place(weight: nn.Parameter, new: Tensor) -> None:
@@ -88,21 +84,18 @@ def _replaced(weight: nn.Parameter, new: Tensor) -> None:
     weight.data = new
 
 
-def _part_of_a_buffer(weight: nn.Parameter, new: Tensor) -> None:
-    weight.data = memory_layout.behind(new, _BEFORE)
-
-
 _WAYS: dict[str, Callable[[nn.Parameter, Tensor], object]] = {
     "changed in place": _in_place,
     "replaced by other memory (weight.data = ...)": _replaced,
-    "changed in place through weight.data": lambda weight, new: weight.data.copy_(
-        new
-    ),  # which torch does not count as a change
-    "replaced by a part of a flat buffer (weight.data = flat[a:b].view(...))": _part_of_a_buffer,
+    # torch does not count this as a change.
+    "changed in place through weight.data": lambda weight, new: weight.data.copy_(new),
+    "replaced by a part of a flat buffer (weight.data = flat[a:b].view(...))": lambda weight, new: _replaced(
+        weight, memory_layout.behind(new, _BEFORE)
+    ),
 }
 
 
-def layers_apart(subject: PropertyContext) -> str:
+def layers_apart(subject: PropertyContext) -> None:
     """The second against the reference, since a layer built on its weights might be given the first one's as well.
 
     Raises WrongCase where it is wrong, but not by the first one's weights.
@@ -113,48 +106,43 @@ def layers_apart(subject: PropertyContext) -> str:
     wrong = _wrong(subject, problem, results)
     if wrong and not _wrong(subject, subject.problem, subject.whole):  # or it is wrong whatever else is alive
         if names := _taken_from_first(subject, problem, results):
-            return f"a second layer computed with the first one's {names}: {wrong[0].message}"
+            reject(wrong[0].message, f"a second layer computed with the first one's {names}")
         listed = "".join(f"\n  {check.message}" for check in wrong)
         raise WrongCase(f"wrong with other weights of the same kind:{listed}", subject.case)
-    message = labelled(
-        subject.repeated(subject.whole, subject.run(subject.problem)), "the first layer, after a second was called"
-    )
-    if message or not subject.case.training:
-        return message
-    third = subject.built(subject.case, subject.problem.weights)
-    own = copy_tensors(subject.run(subject.other_problem, third))
-    return _in_flight(subject, (third, second), (subject.other_problem, problem), (own, results)) or _on_shared_weights(
-        subject, third
-    )
+    reject(subject.repeated(subject.whole, subject.run(subject.problem)), "the first layer, after a second was called")
+    if subject.case.training:
+        third = subject.built(subject.case, subject.problem.weights)
+        own = copy_tensors(subject.run(subject.other_problem, third))
+        _check_in_flight(subject, (third, second), (subject.other_problem, problem), (own, results))
+        _check_on_shared_weights(subject, third)
 
 
-def _in_flight(
+def _check_in_flight(
     subject: PropertyContext, layers: tuple[Layer, Layer], problems: tuple[Problem, Problem], wanted: tuple[Tensors, Tensors]
-) -> str:
+) -> None:
     """Two calls of each of two layers, called as often before, then their backward passes in the same order."""
     made = [(k, GraphCall(layer, Call(problems[k]))) for _ in range(2) for k, layer in enumerate(layers)]
     for number, (k, call) in enumerate(made, 1):
-        if message := check_allclose(subject, wanted[k], call.detached() | call.gradients(), problems[k]):
-            return labelled(message, f"call {number} of two layers that are called in turns before any backward pass")
-    return ""
+        label = f"call {number} of two layers that are called in turns before any backward pass"
+        check_allclose(subject, wanted[k], call.detached() | call.gradients(), label, problems[k])
 
 
-def _on_shared_weights(subject: PropertyContext, other: Layer) -> str:
+def _check_on_shared_weights(subject: PropertyContext, other: Layer) -> None:
     """One backward pass over calls of two layers that were built on the same weights."""
     made = [GraphCall(layer, Call(subject.problem)) for layer in (subject.layer, other)]
     weights = {f"grad {name}": weight for name, weight in subject.problem.weights.items()}
     if not weights:  # of a cell without recurrent weights, on pre-activations
-        return ""
+        return
     with raised_as_wrong(subject.case.device):
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             [result for call in made for result in call.results.values()],
             [*weights.values()],
             subject.problem.output_gradients * 2,
             allow_unused=True,
         )
-    wanted = {name: None if (one := subject.whole[name]) is None else 2 * one for name in weights}
-    message = check_allclose(subject, wanted, dict(zip(weights, found, strict=True)))
-    return labelled(message, "one backward pass over two layers that share all weights")
+    wanted = {name: None if (gradient := subject.whole[name]) is None else 2 * gradient for name in weights}
+    got: Tensors = dict(zip(weights, gradients, strict=True))
+    check_allclose(subject, wanted, got, "one backward pass over two layers that share all weights")
 
 
 def _taken_from_first(subject: PropertyContext, problem: Problem, results: Tensors) -> str:
@@ -180,44 +168,37 @@ Mode = Callable[[], AbstractContextManager[object]]
 _MODES: dict[str, Mode] = {"torch.inference_mode()": torch.inference_mode, "torch.no_grad()": torch.no_grad}
 
 
-def evaluations_between(subject: PropertyContext) -> str:
+def evaluations_between(subject: PropertyContext) -> None:
     """Layers of their own, first called without gradients; each such call is given tensors that were made in its mode."""
     for said, mode in _MODES.items():
         with wrong_labelled(f"with calls under {said}"):
-            message = (_around_training if subject.case.training else _alone)(subject, mode)
-        if message:
-            return labelled(message, f"with calls under {said}")
-    return ""
+            if subject.case.training:
+                _check_around_training(subject, mode)
+            else:
+                check_allclose(subject, subject.whole, _evaluated(subject.layer, subject.problem, mode))
 
 
-def _alone(subject: PropertyContext, mode: Mode) -> str:
-    return check_allclose(subject, subject.whole, evaluated(subject.layer, subject.problem, mode))
-
-
-def _around_training(subject: PropertyContext, mode: Mode) -> str:
+def _check_around_training(subject: PropertyContext, mode: Mode) -> None:
     """An evaluation before the first training call, one between forward and backward, one after; weights change each time."""
     weights, first = contents.make_weights(subject.case), contents.make_weights(subject.case, "other")
     _put(weights, first)
-    problem, other = (replace(one, weights=weights) for one in (subject.problem, subject.other_problem))
+    problem, other = replace(subject.problem, weights=weights), replace(subject.other_problem, weights=weights)
     layer = subject.built(subject.case, weights)
-    before = evaluated(layer, other, mode)
+    before = _evaluated(layer, other, mode)
     _put(weights, subject.problem.weights)
     made = GraphCall(layer, Call(problem))
-    between = evaluated(layer, other, mode)
-    if message := check_allclose(subject, subject.whole, made.detached() | made.gradients()):
-        return labelled(message, "a training step around one, after another before the weights were changed")
+    between = _evaluated(layer, other, mode)
+    label = "a training step around one, after another before the weights were changed"
+    check_allclose(subject, subject.whole, made.detached() | made.gradients(), label)
     wanted = subject.forward(subject.other_problem)
-    if message := check_allclose(subject, wanted, between, subject.other_problem):
-        return labelled(message, "the one between forward and backward")
-    evaluated(layer, other, mode)
+    check_allclose(subject, wanted, between, "the one between forward and backward", subject.other_problem)
+    _evaluated(layer, other, mode)
     _put(weights, first)
-    again = evaluated(layer, other, mode)
-    return labelled(
-        check_allclose(subject, before, again, replace(other, weights=first)), "one after the first one's weights were put back"
-    )
+    again, label = _evaluated(layer, other, mode), "one after the first one's weights were put back"
+    check_allclose(subject, before, again, label, replace(other, weights=first))
 
 
-def evaluated(layer: Layer, problem: Problem, mode: Mode) -> Tensors:
+def _evaluated(layer: Layer, problem: Problem, mode: Mode) -> Tensors:
     """The results of a call in a mode without gradients, on x and states that were made in it."""
     case = replace(problem.case, mode="inference")
     with raised_as_wrong(case.device), mode():
@@ -231,31 +212,31 @@ def _put(weights: Weights, new: Weights) -> None:
         weight.data.copy_(new[name])
 
 
-def state_handed_on(subject: PropertyContext) -> str:
+def state_handed_on(subject: PropertyContext) -> None:
     """Halved in place before it is handed on; in the graph of both calls; halved in place between forward and backward."""
     if not subject.problem.state:
         raise NotApplicable("no initial state")
-    if (message := _halved_before(subject)) or not subject.case.training:
-        return message
-    return _in_one_graph(subject) or _halved_after(subject)
+    _check_halved_before(subject)
+    if subject.case.training:
+        _check_in_one_graph(subject)
+        _check_halved_after(subject)
 
 
 def _names(subject: PropertyContext, role: str) -> list[str]:
     return [f"{role} {name}" for name in cells.get(subject.case.cell).states]
 
 
-def _halved_before(subject: PropertyContext) -> str:
+def _check_halved_before(subject: PropertyContext) -> None:
     """The memory that the layer returned, with other values, against the same values in other memory."""
     first = subject.forward(subject.problem, has_graph=False)
     finals = tuple(state.mul_(0.5) for name in _names(subject, "final") if (state := first[name]) is not None)
     apart = replace(subject.other_problem, state=tuple(state.clone() for state in finals))
     got = copy_tensors(subject.forward(replace(apart, state=finals), has_graph=False))
     wanted = subject.forward(apart, has_graph=False)
-    message = check_allclose(subject, wanted, got, apart)
-    return labelled(message, "a final state halved in place, then handed on as initial state")
+    check_allclose(subject, wanted, got, "a final state halved in place, then handed on as initial state", apart)
 
 
-def _in_one_graph(subject: PropertyContext) -> str:
+def _check_in_one_graph(subject: PropertyContext) -> None:
     """Two calls, the second on the first's final state, against each by itself. The first's initial state is no leaf.
 
     It is gone before the backward pass, and its memory given to NaN.
@@ -277,8 +258,9 @@ def _in_one_graph(subject: PropertyContext) -> str:
     whole = replace(subject.problem, output_gradients=(weights[0], *back))
     wanted = GraphCall(layer, Call(whole)).gradients()
     got: Tensors = dict(zip(["grad x", *(f"grad {name}" for name in _names(subject, "initial"))], gradients, strict=False))
-    message = check_allclose(subject, wanted, got, whole) or check_allclose(subject, of_later, {"grad x": gradients[-1]}, own)
-    return labelled(message, "a final state handed on in the graph, the first initial state no leaf")
+    label = "a final state handed on in the graph, the first initial state no leaf"
+    check_allclose(subject, wanted, got, label, whole)
+    check_allclose(subject, of_later, {"grad x": gradients[-1]}, label, own)
 
 
 def _made(subject: PropertyContext, call: Call, states: tuple[Tensor, ...]) -> GraphCall:
@@ -289,7 +271,7 @@ def _made(subject: PropertyContext, call: Call, states: tuple[Tensor, ...]) -> G
     return made
 
 
-def _halved_after(subject: PropertyContext) -> str:
+def _check_halved_after(subject: PropertyContext) -> None:
     """A layer may refuse its backward pass then, as torch does; it may not return other gradients."""
     for role in ("initial", "final"):
         made = GraphCall(subject.layer, Call(subject.problem.copied()))
@@ -299,6 +281,5 @@ def _halved_after(subject: PropertyContext) -> str:
             got = made.gradients()
         except WrongResult:
             continue
-        if message := check_allclose(subject, subject.whole, got):
-            return labelled(message, f"the {role} state halved in place by the caller between forward and backward")
-    return ""
+        label = f"the {role} state halved in place by the caller between forward and backward"
+        check_allclose(subject, subject.whole, got, label)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, cast
@@ -24,14 +25,15 @@ from pytest_ecornn.system import faults
 from pytest_ecornn.system.dispatch import DispatchMode
 from pytest_ecornn.verification.calls import Call, Copies, Tensors, copy_tensors
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard
-from pytest_ecornn.verification.properties.graph_calls import (
+from pytest_ecornn.verification.properties.subject import (
+    PropertyContext,
+    changed,
     check_allclose,
-    labelled,
     raised_as_wrong,
+    reject,
     variants,
     wrong_labelled,
 )
-from pytest_ecornn.verification.properties.subject import PropertyContext, changed
 
 _PLACES = 4
 
@@ -65,75 +67,64 @@ def spread_places(subject: PropertyContext, call: Callable[[], object]) -> tuple
     return range(subject.case.seed % step, max(1, counted.count), step), counted.count
 
 
-RaisingCall = Callable[[PropertyContext, Layer, Call], object]
+# Prepares a call that will raise; within what it returns, the call is made.
+RaisingCall = Callable[[Call], AbstractContextManager[object]]
 
 
-def call_raises(subject: PropertyContext) -> str:
+def call_raises(subject: PropertyContext) -> None:
     """Memory runs out in the first call of new layers; the layer that is there raises for other reasons. Right calls follow."""
     places, count = spread_places(subject, lambda: subject.run(subject.problem))
     for at in variants(subject, places):
         layer, label = subject.built(subject.case, subject.problem.weights), f"operator {at + 1} of {count}"
-        if message := _after(subject, layer, partial(_without_memory, at), f"once the first call ran out of memory at {label}"):
-            return message
+        _check_after(subject, layer, partial(_out_of_memory, at), f"once the first call ran out of memory at {label}")
     raising_calls = _RAISING_CALLS | (_RAISING_IN_TRAINING if subject.case.training else {})
     for label, raising_call in variants(subject, list(raising_calls.items())):
-        if message := _after(subject, subject.layer, raising_call, f"once a call {label}"):
-            return message
-    return ""
+        _check_after(subject, subject.layer, raising_call, f"once a call {label}")
 
 
-def _after(subject: PropertyContext, layer: Layer, raising_call: RaisingCall, label: str) -> str:
-    """Describes what a call that raises has changed: its arguments, a setting, or the result of the next call."""
+def _check_after(subject: PropertyContext, layer: Layer, raising_call: RaisingCall, label: str) -> None:
+    """Rejects what a call that raises has changed: its arguments, a setting, or the result of the next call."""
     call = Call(subject.problem)
     guard = Copies(subject.problem.tensors)
-    with GlobalStateGuard() as kept:
+    with GlobalStateGuard() as settings:
         try:
-            raising_call(subject, layer, call)
+            with raising_call(call):
+                subject.run_call(call, layer)
         except Exception:
             if faults.sticky_cuda_error(subject.case.device):
                 raise
     with wrong_labelled(f"{label}, the next call"), raised_as_wrong(subject.case.device):
         got = subject.run(subject.problem, layer)
-    message = changed(guard) or next(iter(kept.changes), "") or subject.agreement.allclose(subject.whole, got)
-    return labelled(message, label)
+    reject(changed(guard) or next(iter(settings.changes), "") or subject.agreement.allclose(subject.whole, got), label)
 
 
-def _without_memory(at: int, subject: PropertyContext, layer: Layer, call: Call) -> None:
-    with AtOperator(at, _run_out_of_memory):
-        subject.run_call(call, layer)
+def _out_of_memory(at: int, call: Call) -> AtOperator:
+    def run_out() -> NoReturn:
+        raise torch.OutOfMemoryError("raised by pytest-ecornn in place of an operator")
 
-
-def _run_out_of_memory() -> NoReturn:
-    raise torch.OutOfMemoryError("raised by pytest-ecornn in place of an operator")
+    return AtOperator(at, run_out)
 
 
 def _raise(tensor: Tensor) -> NoReturn:
     raise RuntimeError("raised by pytest-ecornn in a hook")
 
 
-def _hook_of_x(subject: PropertyContext, layer: Layer, call: Call) -> None:
-    call.x.register_hook(_raise)
-    subject.run_call(call, layer)
+def _unchanged(tensor: Tensor) -> Tensor:
+    return tensor
 
 
-def _hook_of_saving(subject: PropertyContext, layer: Layer, call: Call) -> None:
-    with saved_tensors_hooks(_raise, lambda packed: packed):
-        subject.run_call(call, layer)
+def _hook_of_x(call: Call) -> AbstractContextManager[object]:
+    return nullcontext(call.x.register_hook(_raise))
 
 
-def _hook_of_reading(subject: PropertyContext, layer: Layer, call: Call) -> None:
-    with saved_tensors_hooks(lambda tensor: tensor, _raise):
-        subject.run_call(call, layer)
-
-
-def _state_of_no_type(subject: PropertyContext, layer: Layer, call: Call) -> None:
+def _state_of_no_type(call: Call) -> AbstractContextManager[object]:
     call.state = cast(Tensor, object())
-    subject.run_call(call, layer)
+    return nullcontext()
 
 
-def _lengths_of_no_type(subject: PropertyContext, layer: Layer, call: Call) -> None:
+def _lengths_of_no_type(call: Call) -> AbstractContextManager[object]:
     call.problem = replace(call.problem, lengths=cast(Tensor, object()))
-    subject.run_call(call, layer)
+    return nullcontext()
 
 
 _RAISING_CALLS: dict[str, RaisingCall] = {
@@ -142,15 +133,14 @@ _RAISING_CALLS: dict[str, RaisingCall] = {
 }
 _RAISING_IN_TRAINING: dict[str, RaisingCall] = {
     "raised in a hook of x's gradient": _hook_of_x,
-    "raised where a tensor is saved, in a hook": _hook_of_saving,
-    "raised where a saved tensor is read, in a hook": _hook_of_reading,
+    "raised where a tensor is saved, in a hook": lambda call: saved_tensors_hooks(_raise, _unchanged),
+    "raised where a saved tensor is read, in a hook": lambda call: saved_tensors_hooks(_unchanged, _raise),
 }
-
 
 _LONGEST_SECONDS = 0.5  # that a call waits for the other thread's, which may wait for it in turn
 
 
-def calls_at_once(subject: PropertyContext) -> str:
+def calls_at_once(subject: PropertyContext) -> None:
     """At an operator of one call another thread makes a whole one: of the same layer, or of another of the case.
 
     A layer may let one thread wait for another. On a GPU both use the current stream.
@@ -165,13 +155,11 @@ def calls_at_once(subject: PropertyContext) -> str:
     ):
         wanted = copy_tensors(subject.run(problem, layer))
         for at in variants(subject, places):
-            label = f"another thread called {said} at operator {at + 1} of a call"
-            with wrong_labelled(label), raised_as_wrong(subject.case.device):
-                mine, others = _both(subject, at, problem, layer)
-            message = check_allclose(subject, subject.whole, mine) or check_allclose(subject, wanted, others, problem)
-            if message:
-                return labelled(message, label)
-    return ""
+            with wrong_labelled(f"another thread called {said} at operator {at + 1} of a call"):
+                with raised_as_wrong(subject.case.device):
+                    mine, others = _both(subject, at, problem, layer)
+                check_allclose(subject, subject.whole, mine)
+                check_allclose(subject, wanted, others, problem=problem)
 
 
 def _both(subject: PropertyContext, at: int, problem: Problem, layer: Layer) -> tuple[Tensors, Tensors]:

@@ -25,11 +25,11 @@ from pytest_ecornn.verification.properties.subject import CallSubject, NotApplic
 
 @dataclass(frozen=True)
 class Property:
-    """`check` says what is wrong with a subject, in one line, or nothing; `description` what must hold."""
+    """check: raises WrongResult that says in one line what is wrong with a subject. description: what must hold."""
 
     name: str
     description: str
-    check: Callable[[Any], str]
+    check: Callable[[Any], None]
 
 
 PROPERTIES = (
@@ -112,32 +112,30 @@ class PropertyViolation(Exception):
 
 def check(subject: CallSubject, chosen: Iterable[Property] = PROPERTIES) -> dict[str, str]:
     """Each property's name, with why it could not be checked or nothing. Raises Broken for the first that does not hold."""
-    found: dict[str, str] = {}
-    for one in chosen:
-        with GlobalStateGuard() as kept:
-            found[one.name] = _check(one, subject)
-        if kept.changes:
-            raise PropertyViolation(PROPERTIES[0], kept.changes[0])
-    return found
+    reasons: dict[str, str] = {}
+    for chosen_property in chosen:
+        with GlobalStateGuard() as settings:
+            reasons[chosen_property.name] = _check(chosen_property, subject)
+        if settings.changes:
+            raise PropertyViolation(PROPERTIES[0], settings.changes[0])
+    return reasons
 
 
-def _check(one: Property, subject: CallSubject) -> str:
+def _check(chosen: Property, subject: CallSubject) -> str:
     subject.forget_layers()
     try:
-        message = one.check(subject)
+        chosen.check(subject)
     except (NotApplicable, NotCaptured) as reason:
         return str(reason)
     except WrongForm:
         raise
     except WrongResult as wrong:
-        message = str(wrong)
-    if message:
-        raise PropertyViolation(one, message)
+        raise PropertyViolation(chosen, str(wrong)) from None
     return ""
 
 
 def by_name(name: str) -> Property:
-    return next(one for one in PROPERTIES if one.name == name)
+    return next(known for known in PROPERTIES if known.name == name)
 
 
 def nearer_cause(subject: PropertyContext, broken: Property) -> PropertyViolation | None:

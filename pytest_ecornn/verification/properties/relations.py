@@ -1,6 +1,6 @@
 """Properties of the function: what every right recurrent layer obeys, whatever its equations; and inputs that stand for many.
 
-Each takes a `PropertyContext` and returns what is wrong in one line, empty if nothing is, or raises NotApplicable.
+Each takes a `PropertyContext`, and raises WrongResult that says what is wrong in one line, or NotApplicable.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from pytest_ecornn.contract import LAYOUTS, cells
 from pytest_ecornn.verification import overlap
 from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Tensors, copy_tensors
-from pytest_ecornn.verification.properties.graph_calls import check_allclose, labelled
-from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
+from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext, check_allclose, reject
 
 
-def causal(subject: PropertyContext) -> str:
+def causal(subject: PropertyContext) -> None:
     """The steps on the far side of a change of x, and of its resets, in the direction in which they are taken.
 
     Sizes are the same, so each sum is, and a deterministic layer gives the same bits.
@@ -39,9 +38,8 @@ def causal(subject: PropertyContext) -> str:
         untouched = slice(at) if direction == 0 else slice(at, None)
         part = slice(direction * case.hidden_size, (direction + 1) * case.hidden_size)
         if message := subject.repeated(*_only(subject, got, untouched, part)):
-            position, way = ("from", "before") if direction == 0 else ("before", "from")
-            return f"x changed {position} step {at}; {way} it, {message}"
-    return ""
+            far, near = ("from", "before") if direction == 0 else ("before", "from")
+            reject(f"x changed {far} step {at}; {near} it, {message}")
 
 
 def _only(subject: PropertyContext, got: Tensor | None, steps: slice, part: slice) -> tuple[Tensors, Tensors]:
@@ -60,7 +58,7 @@ def _steps(tensor: Tensor, batch_first: bool) -> Tensor:
     return tensor.transpose(0, 1) if batch_first else tensor
 
 
-def split_in_time(subject: PropertyContext) -> str:
+def split_in_time(subject: PropertyContext) -> None:
     """Two layers of fewer steps, the second from where the first ended.
 
     The state is rounded in between, so the loop that tells how near is near rounds it at each step.
@@ -77,7 +75,7 @@ def split_in_time(subject: PropertyContext) -> str:
     got = _joined(subject, at, begun, ended)
     wanted = {name: subject.whole[name] for name in got}
     message = ResultComparator(problem, subject.declared._replace(carry="storage")).allclose(wanted, got)
-    return message and f"the steps before {at}, then the rest from their final state: {message}"
+    reject(message, f"the steps before {at}, then the rest from their final state")
 
 
 def _part(subject: PropertyContext, steps: slice, state: tuple[Tensor, ...]) -> Problem:
@@ -111,7 +109,7 @@ def _joined(subject: PropertyContext, at: int, begun: Tensors, ended: Tensors) -
     return joined
 
 
-def batch_permutation(subject: PropertyContext) -> str:
+def batch_permutation(subject: PropertyContext) -> None:
     """The sequences the other way round; sums over the batch, and blocks of it, are others then."""
     if subject.case.batch < 2:
         raise NotApplicable("one sequence")
@@ -121,8 +119,7 @@ def batch_permutation(subject: PropertyContext) -> str:
     )
     turned = replace(turned, weights=problem.weights)
     got = {name: t if t is None else _reverse_batch(case.batch_first, name, t) for name, t in subject.run(turned).items()}
-    message = subject.agreement.allclose(subject.whole, got)
-    return message and f"the sequences given in reverse order: {message}"
+    reject(subject.agreement.allclose(subject.whole, got), "the sequences given in reverse order")
 
 
 def _reverse_batch(batch_first: bool, name: str, tensor: Tensor) -> Tensor:
@@ -134,7 +131,7 @@ def _reverse_batch(batch_first: bool, name: str, tensor: Tensor) -> Tensor:
     return tensor.flip(0) if name == "lengths" else tensor
 
 
-def layouts(subject: PropertyContext) -> str:
+def layouts(subject: PropertyContext) -> None:
     """Compares the same x, states and lengths in each other layout, by a layer built for it."""
     refused: list[NotApplicable] = []
     others = [replace(subject.case, layout=layout) for layout in LAYOUTS if layout != subject.case.layout]
@@ -145,14 +142,13 @@ def layouts(subject: PropertyContext) -> str:
         except NotApplicable as reason:
             refused.append(reason)
             continue
-        if message := subject.agreement.allclose(subject.whole, got):
-            return f"{case.layout} in memory in place of {subject.case.layout}: {message}"
+        label = f"{case.layout} in memory in place of {subject.case.layout}"
+        reject(subject.agreement.allclose(subject.whole, got), label)
     if len(refused) == len(others):
         raise refused[0]
-    return ""
 
 
-def expanded_inputs(subject: PropertyContext) -> str:
+def expanded_inputs(subject: PropertyContext) -> None:
     """Against the same values with memory of their own, by a layer that is built for x with gaps between its rows."""
     case = replace(subject.case, layout="strided")
     if case.batch < 2:
@@ -165,15 +161,14 @@ def expanded_inputs(subject: PropertyContext) -> str:
     for expanded, said in ((states, "one initial state"), (alike, "one sequence")):
         if expanded is states and not own.state:
             continue
+        label = f"{said} expanded over the batch"
         apart = _apart(own, expanded)
         wanted = copy_tensors(subject.run(apart, layer))
         got = subject.run(expanded, layer)
         for name in ("output", *(f"final {name}" for name in cells.get(case.cell).states)):
             if (result := got[name]) is not None and overlap.is_folded(result):
-                return f"{said} expanded over the batch: {name}: expected memory of its own for each element"
-        if message := check_allclose(subject, wanted, got, apart):
-            return labelled(message, f"{said} expanded over the batch")
-    return ""
+                reject(f"{name}: expected memory of its own for each element", label)
+        check_allclose(subject, wanted, got, label, apart)
 
 
 def _of_first(tensor: Tensor, batch: int) -> Tensor:
@@ -184,12 +179,13 @@ def _of_first(tensor: Tensor, batch: int) -> Tensor:
 def _apart(like: Problem, problem: Problem) -> Problem:
     """Returns the problem's values in memory laid out like another problem's."""
     x = contents.placed_tensor(like.x).copy_(problem.x)
-    state = tuple(contents.placed_tensor(to).copy_(one) for to, one in zip(like.state, problem.state, strict=True))
+    states = zip(like.state, problem.state, strict=True)
+    state = tuple(contents.placed_tensor(place).copy_(values) for place, values in states)
     lengths = None if problem.lengths is None else problem.lengths.contiguous()
     return replace(problem, x=x, state=state, lengths=lengths)
 
 
-def same_state(subject: PropertyContext) -> str:
+def same_state(subject: PropertyContext) -> None:
     """Results against those of a call whose states have the same values in memory of their own; with gradients and without."""
     first, *others = subject.problem.state or (None,)
     if first is None or not others:
@@ -198,6 +194,5 @@ def same_state(subject: PropertyContext) -> str:
     shared = replace(subject.problem, state=(first,) * (1 + len(others)))
     for is_enabled in (False, True) if subject.case.training else (False,):
         wanted, got = (copy_tensors(subject.forward(problem, has_graph=is_enabled)) for problem in (apart, shared))
-        if message := check_allclose(subject, wanted, got, apart):
-            return labelled(message, "one tensor as all initial states" + ("" if is_enabled else ", without gradients"))
-    return ""
+        label = "one tensor as all initial states" + ("" if is_enabled else ", without gradients")
+        check_allclose(subject, wanted, got, label, apart)

@@ -17,16 +17,23 @@ from pytest_ecornn.verification import comparison
 from pytest_ecornn.verification.calls import Call, Tensors
 from pytest_ecornn.verification.comparison import Error
 from pytest_ecornn.verification.layer_rules import layer_rule, precision_eps
-from pytest_ecornn.verification.properties.graph_calls import GraphCall, check_allclose, labelled, needs_training
-from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
+from pytest_ecornn.verification.properties.subject import (
+    GraphCall,
+    NotApplicable,
+    PropertyContext,
+    check_allclose,
+    needs_training,
+    reject,
+)
 from pytest_ecornn.verification.rounding_shares import ANY
-from pytest_ecornn.verification.verification import ReferenceResult, reference_device, reference_layer, to_float64
+from pytest_ecornn.verification.verification import ReferenceResult, reference_device, reference_layer
+from pytest_ecornn.verification.yardstick import converted
 
 # Of the plain loop's error, and of eps: a part that is missing is no rounding.
 _FACTOR, _FLOOR = 8.0, 32.0
 
 
-def second_derivatives(subject: PropertyContext) -> str:
+def second_derivatives(subject: PropertyContext) -> None:
     """The loss is half the weighted square of each result, so that incoming gradients have a graph too."""
     needs_training(subject)
     problem, case = subject.problem, subject.case
@@ -41,13 +48,11 @@ def second_derivatives(subject: PropertyContext) -> str:
         if faults.unrecoverable_reason(error, case.device):
             raise
         raise NotApplicable(f"it refuses second derivatives by {error_line(error)}") from error
-    if message := check_allclose(subject, wanted, first, once):
-        return labelled(message, "made with create_graph=True")
+    check_allclose(subject, wanted, first, "made with create_graph=True", once)
     without = [name for name, gradient in first.items() if gradient is not None and not gradient.requires_grad]
-    message = labelled(
-        _difference(subject, second), "gradients of a loss and a penalty on its gradients, neither right nor refused"
-    )
-    return f"{message}; {without[0]} was made without a graph" if message and without else message
+    if message := _difference(subject, second):
+        message += f"; {without[0]} was made without a graph" if without else ""
+        reject(message, "gradients of a loss and a penalty on its gradients, neither right nor refused")
 
 
 def _derivatives(layer: Layer, problem: Problem) -> tuple[Tensors, Tensors]:
@@ -81,9 +86,9 @@ def _difference(subject: PropertyContext, second: Tensors) -> str:
     """Describes a tensor that is further from the float64 reference's than a plain loop's, many times; empty if none is."""
     case, device = subject.case, reference_device(subject.case)
     problem = subject.problem if device == case.device else contents.to_device(subject.problem, device)
-    wide, expected = to_float64(problem), ReferenceResult(problem)
+    problem64, expected = converted(problem, torch.float64), ReferenceResult(problem)
     loop = ReferenceLoop(subject.declared).build(problem.case, problem.weights)
-    (_, wanted), (_, plain) = _derivatives(reference_layer(wide), wide), _derivatives(loop, problem)
+    (_, wanted), (_, plain) = _derivatives(reference_layer(problem64), problem64), _derivatives(loop, problem)
     eps = precision_eps(case)
     for name, reference in wanted.items():
         if reference is None:
