@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ecornn import hookspecs
 from pytest_ecornn.run.hooks.kernel_rows import KernelRows
-from pytest_ecornn.run.options import add_options, check_is_run, is_active, is_profile_call, is_selfcheck
+from pytest_ecornn.run.options import Mode, add_options, check_is_run, is_active, is_alone
 from pytest_ecornn.run.suites import make_folder, make_module
 
 if TYPE_CHECKING:
@@ -93,11 +93,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "ecornn(budget=2.0, draws=16, ...): arguments of the fixture ecornn's check and compare."
     )
     config.pluginmanager.register(KernelRows(config), "ecornn-kernel-rows")
-    if is_selfcheck(config):
+    if is_alone(config, Mode.SELFCHECK):
         from pytest_ecornn.selfcheck.plugin import SelfCheckPlugin
 
         config.pluginmanager.register(SelfCheckPlugin(config), "ecornn-selfcheck")
-    elif is_profile_call(config):
+    elif is_alone(config, Mode.PROFILE_CALL):
         from pytest_ecornn.run.profile_call import ProfileCallPlugin
 
         config.pluginmanager.register(ProfileCallPlugin(config), "ecornn-profile-call")

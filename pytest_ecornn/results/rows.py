@@ -246,6 +246,11 @@ class Row:
         """Identifies the row across runs."""
         return self.kind, self.implementation, self.case
 
+    def count(self, name: str, is_informative: bool) -> None:
+        """Counts a check of a tensor or a property."""
+        counts = self.informative if is_informative else self.uninformative
+        counts[name] = counts.get(name, 0) + 1
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -92,14 +92,13 @@ def discover(paths: Iterable[Path]) -> dict[str, ImplementationInfo]:
     """
     by_name: dict[str, ImplementationInfo] = {}
     own = _builtin()
-    own_files = {one.path.resolve() for one in own}
-    given = [f for path in dict.fromkeys(p.resolve() for p in paths) for f in _from_path(path, own_files)]
-    for one in [*own, *_from_entry_points(), *given]:
-        if one.name in by_name:
-            raise DiscoveryError(
-                f"two implementations are named {one.name!r}: {by_name[one.name].path} and {one.path}; rename one of the files"
-            )
-        by_name[one.name] = one
+    own_files = {implementation.path.resolve() for implementation in own}
+    users = [info for path in dict.fromkeys(p.resolve() for p in paths) for info in _from_path(path, own_files)]
+    for info in [*own, *_from_entry_points(), *users]:
+        if info.name in by_name:
+            both = f"{by_name[info.name].path} and {info.path}"
+            raise DiscoveryError(f"two implementations are named {info.name!r}: {both}; rename one of the files")
+        by_name[info.name] = info
     return dict(sorted(by_name.items()))
 
 
@@ -133,9 +132,8 @@ def _listed(folder: Path, package: str) -> Iterator[ImplementationInfo]:
 def _from_entry_points() -> list[ImplementationInfo]:
     registered = []
     for entry in entry_points(group=ENTRY_POINT_GROUP):
-        module = _import_guarded(
-            partial(importlib.import_module, entry.module), Path(f"entry point {entry.name} = {entry.value}")
-        )
+        load, place = partial(importlib.import_module, entry.module), Path(f"entry point {entry.name} = {entry.value}")
+        module = _import_guarded(load, place)
         registered.append(_extract_implementation(module, Path(module.__file__ or entry.value)))
     return registered
 
@@ -145,7 +143,10 @@ def _from_path(path: Path, own_files: Collection[Path]) -> list[ImplementationIn
         raise DiscoveryError(
             f"{path}: no such file or folder; expected a Python file with an implementation, or a folder of them"
         )
-    files = [path] if path.is_file() else [path / INIT] if _defines_a_class(path / INIT) else _given_entries(path)
+    if path.is_file() or _defines_a_class(path / INIT):
+        files = [path if path.is_file() else path / INIT]
+    else:  # packages that define no class are code that others share
+        files = [file for file in _entries(path) if file.name != INIT or _defines_a_class(file)]
     if not files:
         raise DiscoveryError(
             f"{path}: holds no implementation; expected .py files whose names do not begin with _ or test_, "
@@ -159,17 +160,12 @@ def _from_path(path: Path, own_files: Collection[Path]) -> list[ImplementationIn
     ]
 
 
-def _given_entries(folder: Path) -> list[Path]:
-    """A user's: packages that define no class are code that others share."""
-    return [file for file in _entries(folder) if file.name != INIT or _defines_a_class(file)]
-
-
 def _entries(folder: Path) -> list[Path]:
     """The public modules of a folder, and `__init__.py` of its public packages, by name."""
     files = [file for file in folder.glob("*.py") if not file.is_dir()]
     candidates = [*files, *(package.parent for package in folder.glob(f"*/{INIT}"))]
-    kept = sorted(one for one in candidates if not any(one.match(pattern) for pattern in _IGNORED))
-    return [one if one.suffix == ".py" and one.is_file() else one / INIT for one in kept]
+    public = sorted(path for path in candidates if not any(path.match(pattern) for pattern in _IGNORED))
+    return [path if path.suffix == ".py" and path.is_file() else path / INIT for path in public]
 
 
 def _name(file: Path) -> str:
@@ -239,10 +235,10 @@ def _import_guarded(load: Callable[[], ModuleType], file: Path) -> ModuleType:
 @contextmanager
 def _unchanged(file: Path) -> Iterator[None]:
     """Raises DiscoveryError where what is imported within it changed what the harness works with, or what all share."""
-    with GlobalStateGuard(lasting()) as kept, MonkeypatchGuard() as tools, IntrospectionGuard(file) as asking:
+    with GlobalStateGuard(lasting()) as settings, MonkeypatchGuard() as tools, IntrospectionGuard(file) as asking:
         yield
     hooks = [f"{HOOKING}: expected no audit hook, which nothing removes" for asked in asking.accesses if asked == HOOKING]
-    if changes := kept.changes + tools.changes + hooks:
+    if changes := settings.changes + tools.changes + hooks:
         raise DiscoveryError(f"{file}: importing it changed what all implementations share: {changes[0]}")
 
 

@@ -17,7 +17,6 @@ from pytest_ecornn.cases.strategies import MAX_STEPS, SizeLimits, cases, edge_ca
 from pytest_ecornn.contract import Case, SupportedCases, Unsupported
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run.discovery import ImplementationInfo
-from pytest_ecornn.verification.comparison import TensorCheck
 
 
 @dataclass(frozen=True)
@@ -168,36 +167,6 @@ class CaseSearch:
             raise Unsupported(f"build refused each of the {self.row.refused} cases drawn, the last: {self._reason}")
 
 
-def run_drawn_cases(
-    implementation: ImplementationInfo,
-    base: Case,
-    wanted: Profile,
-    check: Callable[[Case], list[TensorCheck]],
-    row: Row,
-    number: int | None = None,
-    run_seed: int = 0,
-) -> None:
-    """Draws cases like `base` and checks each, then corners and boundaries that chance leaves out; counts go into `row`.
-
-    Raises what `CaseSearch` does, and AssertionError where too few draws could have failed.
-    """
-    search = CaseSearch(implementation, base, row, SizeLimits(wanted.steps), number)
-
-    def counted(case: Case) -> None:
-        count(row, check(case))
-
-    for round in range(MAX_ROUNDS):
-        search.run(wanted.examples, counted, round)
-        few = {name: n for name, n in _informative(row).items() if n < wanted.informative}
-        if not few and row.examples:
-            search.run_corners(counted)
-            if wanted.boundaries is not None and not implementation.cls.costly_shapes:
-                search.run_boundaries(wanted.boundaries, run_seed, counted)
-            return
-    search.check_some_ran()
-    raise AssertionError(f"too few informative draws of {row.examples}: {few}; expected {wanted.informative} of each tensor")
-
-
 class _ShrinkBudget:
     """Checks each case once: to Hypothesis, a verdict that varies is an error. After a failure it has a while to simplify."""
 
@@ -223,16 +192,3 @@ class _ShrinkBudget:
         except Exception as failure:
             self._end = min(self._end, time.monotonic() + SHRINK_SECONDS)
             return failure
-
-
-def count(row: Row, comparisons: list[TensorCheck]) -> None:
-    """Adds one example: each tensor by its name without layer and direction."""
-    row.examples += 1
-    for one in comparisons:
-        name = one.tensor.partition("_l")[0]
-        counts = row.uninformative if one.status == "uninformative" else row.informative
-        counts[name] = counts.get(name, 0) + 1
-
-
-def _informative(row: Row) -> dict[str, int]:
-    return {name: row.informative.get(name, 0) for name in {**row.informative, **row.uninformative}}

@@ -23,7 +23,7 @@ from pytest_ecornn.regression import gate
 from pytest_ecornn.regression.gate import RegressionFinding, RegressionReport
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import Ratio, ReplicatedRatio
-from pytest_ecornn.run.error_origin import describe_error
+from pytest_ecornn.run.failures import describe_error
 from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
 from pytest_ecornn.run.session import RunSession
 from pytest_ecornn.system import machine
@@ -67,55 +67,52 @@ class RegressionGate:
 
     def outcome(self, rows: list[Row], doubted: Collection[gate.Key]) -> RegressionReport:
         """Compares what both runs measured, without measuring again."""
-        found = gate.compare(self._rows, rows, doubted, self._session.options.limits.share)
-        found.stored, found.started, found.warnings = self._path.name, self._run.started, self._warnings
-        found.is_strict = self._session.options.strict
-        return found
+        report = gate.compare(self._rows, rows, doubted, self._session.options.limits.share)
+        report.stored, report.started, report.warnings = self._path.name, self._run.started, self._warnings
+        report.is_strict = self._session.options.strict
+        return report
 
     def measure_again(self, outcome: RegressionReport, say: Callable[[str], None]) -> None:
         """Each finding that looks slower, in place, until one measurement does not find it so; if strict, unclear ones too.
 
         What several processes measured now is left as it is.
         """
-        for index, one in enumerate(outcome.findings):
-            is_here = one.anchor in self._session.implementations  # another process times a revision's own
-            if outcome.is_due(one) and is_here and not isinstance(one.now, ReplicatedRatio):
-                state = "looks slower" if one.looks_slower else "unclear"
-                say(f"{state}, measured again: {one.implementation} {one.case}")
-                outcome.findings[index] = self._judged_again(one, outcome)
+        for index, finding in enumerate(outcome.findings):
+            is_here = finding.anchor in self._session.implementations  # another process times a revision's own
+            if outcome.is_due(finding) and is_here and not isinstance(finding.now, ReplicatedRatio):
+                state = "looks slower" if finding.looks_slower else "unclear"
+                say(f"{state}, measured again: {finding.implementation} {finding.case}")
+                outcome.findings[index] = self._judged_again(finding, outcome)
 
-    def _judged_again(self, one: RegressionFinding, outcome: RegressionReport) -> RegressionFinding:
+    def _judged_again(self, finding: RegressionFinding, outcome: RegressionReport) -> RegressionFinding:
         """A row that fails now where it passed before is a change for the worse."""
-        item = self._item(one)
+        item = next(
+            item
+            for item in self._session.benchmark_items()
+            if (item.implementation.name, str(item.case)) == (finding.implementation, finding.case)
+        )
         try:
             with skips_as_unsupported(), ExitGuard():
                 return gate.with_remeasurement(
-                    one, lambda found: self._remeasure(item, found, outcome.confidence), outcome.confidence
+                    finding, lambda remeasured: self._remeasure(item, remeasured, outcome.confidence), outcome.confidence
                 )
         except (RemeasurementFailed, SkipCheck, Unsupported) as error:
             reason = str(error)
         except RAISED as error:
             reason = describe_error(item.implementation, item.case, error)
-        change = gate.StatusChange(item.kind, one.implementation, one.case, "passed", "failed", f"measured again: {reason}")
-        change = replace(change, reason=f"{change.reason}\nagain: {item.rerun(is_timed=True)}")
-        outcome.changes.append(change)
-        return replace(one, verdict="not judged", reason=change.reason)
-
-    def _item(self, one: RegressionFinding) -> BenchmarkItem:
-        return next(
-            item
-            for item in self._session.benchmark_items()
-            if (item.implementation.name, str(item.case)) == (one.implementation, one.case)
-        )
+        reason = f"measured again: {reason}\nagain: {item.rerun(is_timed=True)}"
+        row = (item.kind, finding.implementation, finding.case)
+        outcome.changes.append(gate.StatusChange(*row, "passed", "failed", reason))
+        return replace(finding, verdict="not judged", reason=reason)
 
     def _remeasure(self, item: BenchmarkItem, one: RegressionFinding, confidence: float) -> Ratio:
         """A new ratio of a row's column to its anchor's, its calls verified as all that are timed are."""
         session, pool = self._session, InputPool(item.case)
         with session.lock.shared():
             both = [session.verified(name, item.case) for name in (one.implementation, one.anchor)]
-        if wrong := [found for found in both if isinstance(found, str)]:
+        if wrong := [candidate for candidate in both if isinstance(candidate, str)]:
             raise RemeasurementFailed("; ".join(wrong))
-        candidates = [found for found in both if isinstance(found, Candidate)]
+        candidates = [candidate for candidate in both if isinstance(candidate, Candidate)]
         arms = [Arm(one, pool) for one in candidates]
         with session.lock.exclusive():
             device = item.case.device

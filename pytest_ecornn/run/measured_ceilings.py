@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement import roofline
 from pytest_ecornn.measurement.roofline import Ceilings
+from pytest_ecornn.system.cache import write_cached
 
 
 class MeasuredCeilings:
@@ -32,14 +32,14 @@ class MeasuredCeilings:
 
     def as_report(self, devices: Iterable[str]) -> dict[str, Any]:
         """The ceilings as a report states them, a GPU's by its name; of several GPUs of one name the highest."""
-        found: dict[str, Any] = {}
+        ceilings: dict[str, Any] = {}
         for device in devices:
             paths = [*self._folder.glob(f"{_stem(device)}.json"), *self._folder.glob(f"{_stem(device)}@*.json")]
             if paths:
                 highest = reduce(Ceilings.elementwise_max, map(_read, paths))
                 prefix = "" if device == "cpu" else f"{device} "
-                found |= {f"{prefix}{name}": value for name, value in highest.as_dict().items()}
-        return found
+                ceilings |= {f"{prefix}{name}": value for name, value in highest.as_dict().items()}
+        return ceilings
 
     def _path(self, device: str) -> Path:
         return self._folder / f"{_stem(device)}{self._own and f'@{self._own}'}.json"
@@ -48,9 +48,7 @@ class MeasuredCeilings:
 def store(path: Path, measured: Ceilings) -> Ceilings:
     """Stores a device's ceilings in its file, and returns them: the highest of these and of those that it holds."""
     highest = measured.elementwise_max(_read(path)) if path.exists() else measured
-    partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(highest.as_dict()))
-    partial.replace(path)
+    write_cached(path, json.dumps(highest.as_dict()).encode())
     return highest
 
 

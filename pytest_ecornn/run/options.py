@@ -86,6 +86,8 @@ class Option:
         """The value in a run. Raises UsageError that names where it was given."""
         try:
             return self.parse(self, config)
+        except ValueError as error:
+            raise pytest.UsageError(f"{self.source(config)}: {error}") from error
         except pytest.UsageError as error:
             raise pytest.UsageError(str(error).replace(self.flag, self.source(config), 1)) from error
 
@@ -170,19 +172,10 @@ def _path(option: Option, config: pytest.Config) -> Path | None:
     return None if text is None else config.invocation_params.dir / text
 
 
-def _state_dict(option: Option, config: pytest.Config) -> str | None:
-    path = _path(option, config)
-    return None if path is None else str(path)
-
-
 def _implementations(option: Option, config: pytest.Config) -> tuple[Path, ...]:
     for text in option.raw(config):
         _check_path(option, text)
     return (*(config.invocation_params.dir / text for text in option.raw(config)), *config.getini("ecornn_implementations"))
-
-
-def _devices(option: Option, config: pytest.Config) -> tuple[str, ...]:
-    return tuple(option.raw(config)) or ("cpu",)
 
 
 def _case_sets(option: Option, config: pytest.Config) -> tuple[str, ...]:
@@ -208,24 +201,14 @@ def _shard(option: Option, config: pytest.Config) -> Shard | None:
     from pytest_ecornn.results.shard import parse_shard
 
     text = option.raw(config)
-    try:
-        return None if text is None else parse_shard(text)
-    except ValueError as error:
-        raise pytest.UsageError(f"{option.flag}: {error}") from error
+    return None if text is None else parse_shard(text)
 
 
 def _xfail(option: Option, config: pytest.Config) -> ExpectedFailures | None:
     from pytest_ecornn.run.expected_failures import ExpectedFailures
 
     path = _path(option, config)
-    try:
-        return None if path is None else ExpectedFailures.read(path)
-    except ValueError as error:
-        raise pytest.UsageError(f"{option.flag}: {error}") from error
-
-
-def _profile(option: Option, config: pytest.Config) -> str:
-    return option.raw(config) or ("quick" if config.getoption("--ecornn-bench") else "default")
+    return None if path is None else ExpectedFailures.read(path)
 
 
 def _seed(option: Option, config: pytest.Config) -> int:
@@ -278,10 +261,6 @@ def _replicates(option: Option, config: pytest.Config) -> Any:
     if count != 1 and not config.getoption("--ecornn-bench"):
         raise pytest.UsageError(f"{option.flag} repeats timed rows: expected --ecornn-bench beside it")
     return count
-
-
-def _isolate(option: Option, config: pytest.Config) -> bool:
-    return option.raw(config) or config.getoption("--ecornn-ray") is not None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -382,7 +361,7 @@ class Options:
         "Run on cpu, cuda or cuda:N (repeatable). Default: cpu.",
         is_list=True,
         metavar="DEVICE",
-        parse=_devices,
+        parse=lambda option, config: tuple(option.raw(config)) or ("cpu",),
         unset=("cpu",),
         setup=sorted,
         modes=(Mode.RUN, Mode.PROFILE_CALL),
@@ -444,7 +423,7 @@ class Options:
         "is pruned stays so. --ecornn-case says the rest: T256-B4-density0.1 keeps the largest tenth of each recurrent "
         f"weight. Default then: {DEFAULT_CASE_OF_STATE_DICT}.",
         metavar="FILE[:MODULE]",
-        parse=_state_dict,
+        parse=lambda option, config: (path := _path(option, config)) and str(path),
         is_demand=True,
         modes=(Mode.RUN, Mode.PROFILE_CALL),
     )
@@ -455,7 +434,7 @@ class Options:
         "Default: quick with --ecornn-bench, default with --ecornn-verify alone.",
         choices=PROFILES,
         default=None,
-        parse=_profile,
+        parse=lambda option, config: option.raw(config) or ("quick" if config.getoption("--ecornn-bench") else "default"),
         unset="default",
         setup=str,
     )
@@ -588,7 +567,7 @@ class Options:
         "Run rows in workers of pytest-xdist, one unless -n is given, and replace each that dies or hangs: "
         "it costs one row. Only so is an exit by native code noticed. Needs the extra [test]: pytest-timeout.",
         action="store_true",
-        parse=_isolate,
+        parse=lambda option, config: option.raw(config) or config.getoption("--ecornn-ray") is not None,
     )
     ray: str | None = option(
         "--ecornn-ray",
@@ -623,9 +602,9 @@ class Options:
     def from_config(cls, config: pytest.Config) -> Options:
         """Raises UsageError for a value that no run could use."""
         declared = cls.declared()
-        for one in declared.values():
-            one.take_ini(config)
-        return cls(**{name: one.parsed(config) for name, one in declared.items()})
+        for declaration in declared.values():
+            declaration.take_ini(config)
+        return cls(**{name: declaration.parsed(config) for name, declaration in declared.items()})
 
     @classmethod
     def declared(cls) -> dict[str, Option]:
@@ -660,22 +639,16 @@ def check_is_run(config: pytest.Config) -> None:
             raise pytest.UsageError(f"{asked.flag} expected {asked.modes[0].value} beside it, without which it does nothing")
 
 
-def is_selfcheck(config: pytest.Config) -> bool:
-    """Whether the harness is to try itself. Raises UsageError where it is to do something else as well, or try nothing."""
-    return _is_alone(config, Mode.SELFCHECK, "tries the harness alone")
+_ALONE = {Mode.SELFCHECK: "tries the harness alone", Mode.PROFILE_CALL: "makes one call alone"}
 
 
-def is_profile_call(config: pytest.Config) -> bool:
-    """Whether one call is to be profiled. Raises UsageError where something else is to be done as well."""
-    return _is_alone(config, Mode.PROFILE_CALL, "makes one call alone")
-
-
-def _is_alone(config: pytest.Config, mode: Mode, done: str) -> bool:
+def is_alone(config: pytest.Config, mode: Mode) -> bool:
+    """Whether such a mode was asked for. Raises UsageError where something else is to be done as well, or nothing could be."""
     if not config.getoption(mode.value):
         return False
     for asked in _asked_options(config):
         if mode not in asked.modes:
-            raise pytest.UsageError(f"{mode.value} {done}: expected no {asked.flag}")
+            raise pytest.UsageError(f"{mode.value} {_ALONE[mode]}: expected no {asked.flag}")
     for declared in Options.declared().values():
         if mode in declared.modes:
             declared.parse(declared, config)

@@ -28,10 +28,10 @@ class ProfileCallPlugin:
     def __init__(self, config: pytest.Config):
         config.option.dist, config.option.tx = "no", []  # whatever -n in addopts says
         self._config, self._session = config, RunSession(config)
-        for what, found in (("--ecornn-only NAME", self._session.options.only), ("case", self._session.cases)):
-            if len(found) != 1:
-                came = ", ".join(map(str, found[:3])) or "none"
-                raise pytest.UsageError(f"--ecornn-profile-call expected one {what}, got {len(found)}: {came}")
+        for what, selected in (("--ecornn-only NAME", self._session.options.only), ("case", self._session.cases)):
+            if len(selected) != 1:
+                came = ", ".join(map(str, selected[:3])) or "none"
+                raise pytest.UsageError(f"--ecornn-profile-call expected one {what}, got {len(selected)}: {came}")
         self._item = NamedCaseItem(self._session, self._session.selected[0], self._session.cases[0])
 
     @pytest.hookimpl(tryfirst=True)
@@ -60,9 +60,6 @@ class ProfileCallPlugin:
                     if case.device.startswith("cuda"):
                         torch.cuda.synchronize(case.device)
                     return time.perf_counter() - start
-
-    def pytest_unconfigure(self) -> None:
-        self._session.close()
 
 
 @contextmanager

@@ -54,7 +54,7 @@ class Requests:
             candidate, comparisons = build_and_compare(known, case)
         except (SkipCheck, Unsupported) as reason:
             return str(reason)
-        if any(one.status == "failed" for one in comparisons):
+        if any(check.status == "failed" for check in comparisons):
             return "it is wrong"
         candidate.name, candidate.first = name, None
         self._settings.enter_context(gc_disabled())

@@ -108,8 +108,8 @@ class Revision:
             finder.import_hook(module)
         except (ImportError, SyntaxError) as error:
             raise NotThere(str(error)) from None
-        paths = [Path(path).resolve() for one in finder.modules.values() if (path := getattr(one, "__file__", None))]
-        files = {path for path in paths if path.is_relative_to(home)}
+        paths = [getattr(imported, "__file__", None) for imported in finder.modules.values()]
+        files = {file for path in paths if path and (file := Path(path).resolve()).is_relative_to(home)}
         is_choosing = any(_NAMED in file.read_bytes() for file in files)
         folders = {home} if is_choosing else {file.parent for file in files} - {home}
         files |= {file for folder in folders for file in folder.rglob("*") if file.suffix != ".pyc" and file.is_file()}
@@ -127,12 +127,12 @@ class Revision:
         except TypeError:
             raise NotThere(f"{name} has no source file") from None
         module = self.load(source, lambda file: _imported(own.__module__, file))
-        found: Any = module
+        former: Any = module
         for part in name.split("."):
-            found = getattr(found, part, None)
-        if not callable(found):
+            former = getattr(former, part, None)
+        if not callable(former):
             raise NotThere(f"{name} is not in {self.label}")
-        return found  # type: ignore[no-any-return]
+        return former  # type: ignore[no-any-return]
 
     @contextmanager
     def _modules(self) -> Iterator[list[ModuleType]]:
@@ -140,7 +140,7 @@ class Revision:
         own = [name for name, module in sys.modules.items() if self._has(getattr(module, "__file__", None))]
         before, path, loaded = {name: sys.modules.pop(name) for name in own}, list(sys.path), list[ModuleType]()
         below = [Path(entry or ".").resolve() for entry in path]
-        sys.path[:0] = [str(self.folder / one.relative_to(self.root)) for one in below if one.is_relative_to(self.root)]
+        sys.path[:0] = [str(self.folder / entry.relative_to(self.root)) for entry in below if entry.is_relative_to(self.root)]
         importlib.invalidate_caches()
         try:
             yield loaded
@@ -156,10 +156,8 @@ class Revision:
     def _has(self, file: str | None) -> bool:
         """Whether a module of today's has a counterpart. This package itself is never another."""
         path = Path(file).resolve() if file else None
-        is_own = path is not None and path.is_relative_to(Path(__file__).resolve().parents[2])
-        return path is not None and not is_own and path.is_relative_to(self.root) and self._is_file(path)
-
-    def _is_file(self, path: Path) -> bool:
+        if path is None or path.is_relative_to(Path(__file__).resolve().parents[2]) or not path.is_relative_to(self.root):
+            return False
         return (self.folder / path.relative_to(self.root)).is_file()
 
 
@@ -199,8 +197,8 @@ def slower(rows: Iterable[Row], label: str, limits: Thresholds) -> list[str]:
         for column, name in COLUMNS.items():
             timing: Timing | None = getattr(row, column)
             limit = limits.share(row.implementation, row.cell, column)
-            for one in timing.against if timing and row.kind == "benchmark" else ():
-                if one.baseline == f"{row.implementation}@{label}" and one.low > 1 + limit:
-                    interval = f"{ratio_interval(one.ratio, one.low, one.high)} times as long as in {label}, {name}"
+            for against in timing.against if timing and row.kind == "benchmark" else ():
+                if against.baseline == f"{row.implementation}@{label}" and against.low > 1 + limit:
+                    interval = f"{ratio_interval(against.ratio, against.low, against.high)} times as long as in {label}, {name}"
                     lines.append(f"{row.implementation} {row.case}: {interval}: over {limit:.3g}")
     return lines

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,11 +24,6 @@ def seed_of(config: pytest.Config) -> int:
     return config.stash[_KEY]
 
 
-def pass_on(config: pytest.Config, given: dict[str, Any]) -> None:
-    """Puts the seed into what a worker is given."""
-    given[INPUT_KEY] = seed_of(config)
-
-
 def line(seed: int, effect: str = "tries the same boundary sizes") -> str:
     """How the terminal states the seed. effect: what a further run with it does."""
     return f"seed: {seed}; --ecornn-seed {seed} {effect}"
@@ -39,18 +33,18 @@ def _resolve(config: pytest.Config) -> int:
     worker = worker_input(config)
     if INPUT_KEY in worker:
         return int(worker[INPUT_KEY])
-    given = config.getoption("--ecornn-seed")
-    if given is not None and not 0 <= given < SEEDS:
-        raise pytest.UsageError(f"--ecornn-seed must be a number from 0 to {SEEDS - 1}, got {given}")
+    asked = config.getoption("--ecornn-seed")
+    if asked is not None and not 0 <= asked < SEEDS:
+        raise pytest.UsageError(f"--ecornn-seed must be a number from 0 to {SEEDS - 1}, got {asked}")
     begun = config.invocation_params.dir / config.getoption("--ecornn-report") / journal.NAME
     stored = _stored(begun) if config.getoption("--ecornn-resume") else None
-    if None not in (given, stored) and given != stored:
-        raise pytest.UsageError(f"--ecornn-seed: expected {stored}, which {begun} was begun with, got {given}")
-    if given is None and config.getoption("--ecornn-shard"):
-        given = _OF_SHARDS
-    if given is None:
-        given = secrets.randbelow(SEEDS) if stored is None else stored
-    return int(given)
+    if None not in (asked, stored) and asked != stored:
+        raise pytest.UsageError(f"--ecornn-seed: expected {stored}, which {begun} was begun with, got {asked}")
+    if asked is None and config.getoption("--ecornn-shard"):
+        asked = _OF_SHARDS
+    if asked is None:
+        asked = secrets.randbelow(SEEDS) if stored is None else stored
+    return int(asked)
 
 
 def _stored(path: Path) -> int | None:

@@ -57,7 +57,7 @@ ROW_FIXTURES = {
 
 
 class RunSession:
-    """Raises pytest.UsageError, in one line, for whatever was asked for that does not exist."""
+    """Ends with pytest. Raises pytest.UsageError, in one line, for whatever was asked for that does not exist."""
 
     def __init__(self, config: pytest.Config):
         self.options = Options.from_config(config)
@@ -80,12 +80,19 @@ class RunSession:
             raise pytest.UsageError(str(error)) from error
         self._check_names(config)
         self._scratch = None if worker else Scratch()
-        self._shared = self._scratch.path if self._scratch else Path(worker["ecornn_shared"])
+        self.shared_folder = self._scratch.path if self._scratch else Path(worker["ecornn_shared"])
         self._remote: RemoteProcess | None = None
-        self.revision = self._revision(config)
-        self._former = self._implementations_of_revision()
-        self.lock, self.beside = (GpuTimingLock if share else MachineLock)(rows=self._shared), share.beside if share else ""
-        self.lock.run, self.lock.patience = worker.get("ecornn_run", os.getpid()), Patience(self._shared / "waited")
+        config.add_cleanup(self._close)
+        self.revision: Revision | None = None
+        self._former: dict[str, ImplementationInfo | str] = {}
+        if self.options.against is not None:
+            revision = Revision(self.options.against, config.invocation_params.dir, self.shared_folder / "against")
+            self._remote = revision.process(self.options.timeout / 2)  # which a row outlasts
+            self._former = {known.name: self._of_revision(known, revision) for known in self.selected}
+            self.revision = revision
+        self.beside = share.beside if share else ""
+        self.lock = (GpuTimingLock if share else MachineLock)(rows=self.shared_folder)
+        self.lock.run, self.lock.patience = worker.get("ecornn_run", os.getpid()), Patience(self.shared_folder / "waited")
         self.host_machine: dict[str, Any] = {}  # fingerprint of other hosts that run the rows
 
     def _selected_cases(self, config: pytest.Config, files: Sequence[Path]) -> dict[Case, Origin]:
@@ -93,11 +100,11 @@ class RunSession:
         origins: dict[Case, Origin] = {case: Origin() for text in self.options.cases for case in read_cases(text, parse)}
         for name in self.options.case_sets if not origins else ():
             try:
-                found = case_set(name, files)
+                chosen = case_set(name, files)
             except ValueError as error:
                 source = Options.declared()["case_sets"].source(config)
                 raise ValueError(f"{source}: {error}" if source.startswith("ecornn") else str(error)) from error
-            for case, origin in found.items():
+            for case, origin in chosen.items():
                 origins[case] = origins.get(case, Origin()) + origin
         for device in self.options.devices:
             if not DEVICE.fullmatch(device):
@@ -134,38 +141,18 @@ class RunSession:
         except ValueError as error:
             raise pytest.UsageError(f"--ecornn-fail-slower: {error}") from error
 
-    def _revision(self, config: pytest.Config) -> Revision | None:
-        if self.options.against is None:
-            return None
+    def _of_revision(self, implementation: ImplementationInfo, revision: Revision) -> ImplementationInfo | str:
+        """The implementation as the revision has it, or why it is not timed."""
+        suffix, name = f"_at_{revision.folder.name}", f"{implementation.name}@{revision.label}"
         try:
-            return Revision(self.options.against, config.invocation_params.dir, self._shared / "against")
-        except pytest.UsageError:
-            self.close()
-            raise
-
-    def _implementations_of_revision(self) -> dict[str, ImplementationInfo | str]:
-        """Each selected implementation as the revision has it, or why it is not timed."""
-        former: dict[str, ImplementationInfo | str] = {}
-        if self.revision is None:
-            return former
-        self._remote = self.revision.process(self.options.timeout / 2)  # which a row outlasts
-        for one in self.selected:
-            try:
-                former[one.name] = self._of_revision(one, self.revision)
-            except (NotThere, discovery.DiscoveryError) as reason:
-                former[one.name] = f"not compared with {self.revision.label}: {reason}"
-        return former
-
-    def _of_revision(self, implementation: ImplementationInfo, revision: Revision) -> ImplementationInfo:
-        suffix, label = f"_at_{revision.folder.name}", revision.label
-        if implementation.is_own:
-            revision.check_own(implementation.cls.__module__)
-            return replace(implementation, name=f"{implementation.name}@{label}")
-        found: ImplementationInfo = revision.load(
-            implementation.path, lambda file: discovery.load_from(file, implementation, suffix)
-        )
-        former = replace(found, name=f"{implementation.name}@{label}", is_former=True)
-        self.implementations[former.name] = former
+            if implementation.is_own:
+                revision.check_own(implementation.cls.__module__)
+                return replace(implementation, name=name)
+            loaded = revision.load(implementation.path, lambda file: discovery.load_from(file, implementation, suffix))
+        except (NotThere, discovery.DiscoveryError) as reason:
+            return f"not compared with {revision.label}: {reason}"
+        former: ImplementationInfo = replace(loaded, name=name, is_former=True)
+        self.implementations[name] = former
         return former
 
     @property
@@ -176,8 +163,9 @@ class RunSession:
     @property
     def selected(self) -> list[ImplementationInfo]:
         only, require = self.options.only, self.options.require
-        named = [one for name, one in self.implementations.items() if name in only]
-        return named or [one for name, one in self.implementations.items() if one.is_run_unnamed or name in require]
+        every = self.implementations.values()
+        named = [implementation for implementation in every if implementation.name in only]
+        return named or [known for known in every if known.is_run_unnamed or known.name in require]
 
     def locator_options(self, implementation: ImplementationInfo, is_timed: bool) -> str:
         """The options, beside name and case, that a command needs to run the implementation once more, and to time it."""
@@ -209,9 +197,8 @@ class RunSession:
         names = self.options.baselines or DEFAULT_BASELINES[device.partition(":")[0]]
         known = [self.implementations[name] for name in names if name in self.implementations]
         cases = (case for case in self.cases if case.device == device)
-        pairs = ((one, case) for case in cases for one in known)
-        runs = (AATestItem(self, one, case) for one, case in pairs if not self.support.refusal(one, case))
-        return next(runs, None)
+        items = (AATestItem(self, implementation, case) for case in cases for implementation in known)
+        return next((item for item in items if not item.refusal), None)
 
     def named_case_items(self) -> list[NamedCaseItem]:
         """The selected cases; those that are timed are verified there."""
@@ -262,7 +249,10 @@ class RunSession:
     @cached_property
     def support(self) -> Support:
         bases = [] if self.options.cases else self._drawn_bases()
-        return Support(self._shared, self.cases, bases, lambda name: self.process.set_current_work(name, ""))
+        return Support(self.shared_folder, self.cases, bases, lambda name: self.process.set_current_work(name, ""))
+
+    def refusal(self, implementation: ImplementationInfo, case: Case, is_drawn: bool = False) -> str:
+        return self.support.refusal(implementation, case, is_drawn)
 
     @cached_property
     def confidence(self) -> float:
@@ -273,7 +263,7 @@ class RunSession:
     @cached_property
     def finished(self) -> dict[tuple[str, str, str], Row]:
         """The rows of the run that this one resumes."""
-        path = self._shared / journal.NAME  # on another host
+        path = self.shared_folder / journal.NAME  # on another host
         path = path if path.exists() else self.options.report / journal.NAME
         if not self.options.resume or not path.exists():
             return {}
@@ -305,15 +295,18 @@ class RunSession:
         """The implementations to compare with, built and verified, never the candidate itself; and why others are absent."""
         if self.options.baselines:
             verified = [self.verified(name, case) for name in self.options.baselines if name != implementation.name]
-            return [one for one in verified if isinstance(one, Candidate)], [one for one in verified if isinstance(one, str)]
+            candidates = [baseline for baseline in verified if isinstance(baseline, Candidate)]
+            return candidates, [reason for reason in verified if isinstance(reason, str)]
         missing: list[str] = []
-        for name in (one for one in DEFAULT_BASELINES[case.device.partition(":")[0]] if one in self.implementations):
+        for name in DEFAULT_BASELINES[case.device.partition(":")[0]]:
             if name == implementation.name:
-                return [], missing
-            one = self.verified(name, case)
-            if isinstance(one, Candidate):
-                return [one], missing
-            missing += [one] if self.implementations[name].cls().refusal(case) is None else []
+                break
+            if name not in self.implementations:
+                continue
+            baseline = self.verified(name, case)
+            if isinstance(baseline, Candidate):
+                return [baseline], missing
+            missing += [baseline] if self.implementations[name].cls().refusal(case) is None else []
         return [], missing
 
     @lru_cache(maxsize=4)  # noqa: B019 - one session a process
@@ -337,7 +330,7 @@ class RunSession:
         candidate.first = None  # of a baseline nobody publishes the first call
         if guard.calls:
             return f"not compared with {name}: it called {guard.calls[0]}"
-        is_wrong = any(one.status == "failed" for one in comparisons)
+        is_wrong = any(check.status == "failed" for check in comparisons)
         return f"not compared with {name}: it is wrong" if is_wrong else candidate
 
     def _check_baseline(self, name: str, case: Case, error: BaseException) -> None:
@@ -378,17 +371,10 @@ class RunSession:
 
     @cached_property
     def measured_ceilings(self) -> MeasuredCeilings:
-        return MeasuredCeilings(self._shared, self.cases, str(self.share.number) if self.share else "")
+        return MeasuredCeilings(self.shared_folder, self.cases, str(self.share.number) if self.share else "")
 
-    def ceilings(self, device: str) -> Ceilings:
-        return self.measured_ceilings.of_device(device)
-
-    def remeasured_ceilings(self, device: str) -> Ceilings:
-        return self.measured_ceilings.remeasured(device)
-
-    @property
-    def shared_folder(self) -> str:
-        return str(self._shared)
+    def ceilings(self, device: str, is_anew: bool = False) -> Ceilings:
+        return self.measured_ceilings.remeasured(device) if is_anew else self.measured_ceilings.of_device(device)
 
     def free_layers(self) -> None:
         """Frees what baselines hold, and ends the revision's process: other processes are to have the memory."""
@@ -399,7 +385,7 @@ class RunSession:
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Removes what the processes of the run shared."""
         if self._remote is not None:
             self._remote.close()

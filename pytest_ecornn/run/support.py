@@ -20,6 +20,7 @@ from pytest_ecornn.cases.strategies import Refusal
 from pytest_ecornn.contract import DTYPES, Case, cells
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.system import file_locks
+from pytest_ecornn.system.cache import write_cached
 from pytest_ecornn.system.interruption import raised_as_error
 from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, random_states_restored
 from pytest_ecornn.verification.guards.exit_guard import ExitGuard
@@ -75,7 +76,7 @@ class Support:
                     return {}
                 begun.touch()
                 self._announce(implementation.name)
-                _write_whole(path, json.dumps(self._ask(implementation)))
+                write_cached(path, json.dumps(self._ask(implementation)).encode())
                 self._announce("")
             answers: Answers = json.loads(path.read_text())
         return answers
@@ -97,7 +98,9 @@ class Support:
         """
         guard: AbstractContextManager[MonkeypatchGuard | None] = nullcontext() if implementation.is_own else MonkeypatchGuard()
         with GlobalStateGuard() as settings, random_states_restored(), guard as tools, ExitGuard() as exits:
-            answers = {_key(case, False): _refusal(implementation, case) for case in self._cases}
+            answers = {
+                _key(case, False): _ask_guarded(lambda case: implementation.cls().refusal(case), case) for case in self._cases
+            }
             answers |= {_key(base, True): _refusal_around(implementation, base) for base in self._bases}
         return (
             {}
@@ -108,16 +111,6 @@ class Support:
 
 def _key(case: Case, is_drawn: bool) -> str:
     return f"around {case}" if is_drawn else str(case)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(text)
-    partial.replace(path)
-
-
-def _refusal(implementation: ImplementationInfo, case: Case) -> str:
-    return _ask_guarded(lambda case: implementation.cls().refusal(case), case)
 
 
 def _refusal_around(implementation: ImplementationInfo, base: Case) -> str:

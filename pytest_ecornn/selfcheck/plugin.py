@@ -43,7 +43,7 @@ class SelfCheckPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        run_seed.pass_on(self._config, node.workerinput)
+        node.workerinput[run_seed.INPUT_KEY] = self.seed
 
     def pytest_configure(self, config: pytest.Config) -> None:
         self._scratch = Scratch()

@@ -33,13 +33,6 @@ class NoLock:
         return ""
 
 
-class AnySupport:
-    """A trial asks the implementation itself, case by case."""
-
-    def refusal(self, implementation: ImplementationInfo, case: Case, is_drawn: bool = False) -> str:
-        return ""
-
-
 @dataclass
 class TrialSession:
     """Implements `items.ItemSession`."""
@@ -48,11 +41,14 @@ class TrialSession:
     current: Row | None = None
     lock: NoLock = field(default_factory=NoLock)
     beside: str = ""
-    support: AnySupport = field(default_factory=AnySupport)
     process: WorkerProcess = field(default_factory=WorkerProcess)
     implementations: Mapping[str, ImplementationInfo] = field(default_factory=dict)
     finished: Mapping[tuple[str, str, str], Row] = field(default_factory=dict)
     confidence: float = CONFIDENCE
+
+    def refusal(self, implementation: ImplementationInfo, case: Case, is_drawn: bool = False) -> str:
+        """Empty: a trial asks the implementation itself, case by case."""
+        return ""
 
     def locator_options(self, implementation: ImplementationInfo, is_timed: bool) -> str:
         return f" --ecornn-implementations {shlex.quote(implementation.cli_option)}" if implementation.cli_option else ""
@@ -60,8 +56,5 @@ class TrialSession:
     def baselines(self, implementation: ImplementationInfo, case: Case) -> tuple[list[Candidate], list[str]]:
         return [Candidate.build("sequential", ReferenceLoop, case)], []
 
-    def ceilings(self, device: str) -> Ceilings:
+    def ceilings(self, device: str, is_anew: bool = False) -> Ceilings:
         return Ceilings({1: 1e9}, {1: 1e9}, dict.fromkeys((*DTYPES, "tf32"), 1e9))
-
-    def remeasured_ceilings(self, device: str) -> Ceilings:
-        return self.ceilings(device)

@@ -1,4 +1,4 @@
-"""Folder of the files that outlive a run: compiled kernels, and the harness's last score."""
+"""Folder of the files that outlive a run, as compiled kernels and the harness's last score; files that processes share."""
 
 from __future__ import annotations
 

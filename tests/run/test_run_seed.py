@@ -35,9 +35,8 @@ def test_one_is_drawn_once_a_run(pytester: pytest.Pytester) -> None:
 
 
 def test_a_worker_has_the_seed_of_the_process_that_started_it(pytester: pytest.Pytester) -> None:
-    first, worker, given = config(pytester), config(pytester), dict[str, Any]()
-    run_seed.pass_on(first, given)
-    worker.workerinput = given  # type: ignore[attr-defined]
+    first, worker = config(pytester), config(pytester)
+    worker.workerinput = {run_seed.INPUT_KEY: run_seed.seed_of(first)}  # type: ignore[attr-defined]
     assert run_seed.seed_of(worker) == run_seed.seed_of(first)
 
 

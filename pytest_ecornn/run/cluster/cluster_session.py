@@ -68,13 +68,9 @@ class ClusterSession(DSession):  # type: ignore[misc]
             self._recruiter.join()
         for host in list(self._cluster.hosts.values()):
             with contextlib.suppress(RayError):
-                self._keep_ceilings(host)
+                for name, text in host.ask("ceilings").items():  # for the report: of several hosts the highest
+                    measured_ceilings.store(self._shared / name, Ceilings.from_dict(json.loads(text)))
         super().pytest_sessionfinish()
-
-    def _keep_ceilings(self, host: Host) -> None:
-        """Stores what the host has measured for the report: of several hosts the highest."""
-        for name, text in host.ask("ceilings").items():
-            measured_ceilings.store(self._shared / name, Ceilings.from_dict(json.loads(text)))
 
     def loop_once(self) -> None:
         """Handles one event. Rows of a lost host may find all other workers at their end, or no other host."""
@@ -178,4 +174,4 @@ def register_cluster(config: pytest.Config, session: RunSession) -> None:
     begun = options.report / journal.NAME
     files = {journal.NAME: begun.read_bytes()} if options.resume and begun.exists() else {}
     config.pluginmanager.register(ClusterController(session), "ecornn-controller")
-    config.pluginmanager.register(ClusterSession(config, cluster, travel, Path(session.shared_folder), files), "dsession")
+    config.pluginmanager.register(ClusterSession(config, cluster, travel, session.shared_folder, files), "dsession")

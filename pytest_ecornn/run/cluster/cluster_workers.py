@@ -169,7 +169,7 @@ class ClusterWorker(WorkerController):  # type: ignore[misc]
         self.gateway._rinfo()
         travel: Travel = self.nodemanager.travel
         folders = host_of(self).folders
-        arguments = [translate(str(one), travel.here, folders) for one in self.config.invocation_params.args]
+        arguments = [translate(str(argument), travel.here, folders) for argument in self.config.invocation_params.args]
         self.config.hook.pytest_configure_node(node=self)
         self.channel = self.gateway.remote_exec(self.config.hook.pytest_xdist_getremotemodule())
         self.channel.send((self.workerinput, arguments, {}, None))

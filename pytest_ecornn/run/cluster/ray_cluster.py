@@ -56,8 +56,8 @@ def places(nodes: Iterable[Mapping[str, Any]], on_gpu: bool, is_timed: bool) -> 
 
     A place is a GPU; for proofs on a CPU a core; for times on a CPU a host.
     """
-    found = [place for node in nodes if node["Alive"] for place in _of_node(node, on_gpu, is_timed)]
-    return sorted(found, key=lambda place: place.number)
+    every = [place for node in nodes if node["Alive"] for place in _of_node(node, on_gpu, is_timed)]
+    return sorted(every, key=lambda place: place.number)
 
 
 def _of_node(node: Mapping[str, Any], on_gpu: bool, is_timed: bool) -> list[Place]:
@@ -134,8 +134,8 @@ class RayCluster:
         free = set(self.places()) - self.hosts.keys() - self._unlike
         hosts = self._started(sorted(free, key=lambda place: place.number), _MORE_SECONDS)
         if self._is_timed and hosts:
-            for host, found in zip(hosts, self._fingerprints(hosts), strict=True):
-                if machine.same_machine(self._machine, found):
+            for host, fingerprint in zip(hosts, self._fingerprints(hosts), strict=True):
+                if machine.same_machine(self._machine, fingerprint):
                     self._unlike.add(self.hosts.pop(host.place).place)
                     ray.kill(host.actor)
         return [host for host in hosts if host.place in self.hosts]
@@ -160,8 +160,8 @@ class RayCluster:
             ready, late = ray.wait(list(infos), num_returns=1, timeout=seconds - _MORE_SECONDS)
         for reference in late:
             ray.kill(infos[reference])
-        found = [self._host(infos[reference], actors[infos[reference]], reference) for reference in ready]
-        return [host for host in found if host is not None]
+        hosts = [self._host(infos[reference], actors[infos[reference]], reference) for reference in ready]
+        return [host for host in hosts if host is not None]
 
     def _host(self, actor: Any, place: Place, reference: Any) -> Host | None:
         """The host; None where its node was lost meanwhile, or lacks what a worker needs."""
@@ -204,13 +204,13 @@ def _create(place: Place) -> Any:
 def _quiet() -> Iterator[None]:
     """Drops what libraries write to the standard error meanwhile, past Python too: Ray tells each of its attempts."""
     sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         os.close(nowhere)
 
 
@@ -223,10 +223,10 @@ def _check_reachable(address: str) -> None:
     if address == "local":
         return
     try:
-        found = address.removeprefix(_CLIENT) if address.startswith(_CLIENT) else canonicalize_bootstrap_address(address)
-        if found is None:
+        server = address.removeprefix(_CLIENT) if address.startswith(_CLIENT) else canonicalize_bootstrap_address(address)
+        if server is None:
             raise pytest.UsageError(f"--ecornn-ray {address}: expected a Ray cluster on this host, got none: ray start --head")
-        name, _, port = found.rpartition(":")
+        name, _, port = server.rpartition(":")
         socket.create_connection((name.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except ValueError as error:
         expected = "auto, local, host:port or ray://host:port"

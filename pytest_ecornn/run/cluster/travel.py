@@ -46,7 +46,8 @@ class Travel:
     def runtime_env(self, folder: Path) -> dict[str, Any]:
         """The environment that Ray gives to each worker process. folder: for a copy of the package, if it travels."""
         inside = PACKAGE.is_relative_to(self.root)
-        packages = [] if inside or _is_installed(PACKAGE) else [str(copy_as_installed(folder))]
+        is_installed = any(PACKAGE.is_relative_to(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
+        packages = [] if inside or is_installed else [str(copy_as_installed(folder))]
         return {"working_dir": str(self.root), "py_modules": packages, "excludes": list(self._excludes())}
 
     @property
@@ -86,10 +87,6 @@ def translate(text: str, source: Folders, target: Folders) -> str:
             return after
         text = text.replace(before + os.sep, after + os.sep)
     return text
-
-
-def _is_installed(package: Path) -> bool:
-    return any(package.is_relative_to(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
 
 
 def _walk(root: Path) -> Iterator[str]:

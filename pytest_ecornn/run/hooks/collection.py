@@ -227,8 +227,8 @@ class BenchmarkPlugin:
         """Leaves out of its table the rows, by node id."""
         session = self._session
         if self._is_quiet and session and not session.quiet and session.groups:
-            groups = [(group, [one for one in each if one["fullname"] not in names]) for group, each in session.groups]
-            session.groups = [(group, each) for group, each in groups if each]
+            groups = [(group, [test for test in tests if test["fullname"] not in names]) for group, tests in session.groups]
+            session.groups = [(group, tests) for group, tests in groups if tests]
 
 
 def _is_its_skip(mark: pytest.Mark) -> bool:

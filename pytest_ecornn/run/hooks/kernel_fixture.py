@@ -121,4 +121,5 @@ class KernelFixture:
 
 def _parameters(verb: Function) -> list[str]:
     """Names of the arguments by keyword."""
-    return [one.name for one in inspect.signature(verb).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    parameters = inspect.signature(verb).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]

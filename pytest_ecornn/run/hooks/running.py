@@ -90,7 +90,7 @@ class RunPlugin:
         self._is_worker = bool(worker_input(config))
         self._functions: KernelRows = config.pluginmanager.get_plugin("ecornn-kernel-rows")  # type: ignore[assignment]
         seconds = worker_input(config).get("ecornn_seconds", self.session.options.seconds or math.inf)
-        self._deadline = self._functions.start + seconds
+        self._deadline: float = self._functions.start + seconds
         self._due = set[str]()  # ids of tests that have not reported their rows
         self._journal: journal.Journal | None = None
         self._folder_lock: FolderLock | None = None
@@ -103,14 +103,13 @@ class RunPlugin:
         self._at_sigterm: Any = None
         self._clocks = ClockLock()
         config.pluginmanager.register(WorkerThreads(config, self.session.share), "ecornn-worker-threads")
-        user_folder.redirect_plugins(config, Path(self.session.shared_folder))
+        user_folder.redirect_plugins(config, self.session.shared_folder)
         self._collection = RowCollection(config, self.session, self._set_due)
         config.pluginmanager.register(self._collection, "ecornn-collection")
         select_suites(config, ["test_equivalence.py", "test_properties.py", *(["test_benchmark.py"] if is_bench else [])])
 
     def _seconds_left(self) -> float:
-        left: float = self._deadline - time.monotonic()
-        return left
+        return self._deadline - time.monotonic()
 
     # The way of a row.
 
@@ -121,10 +120,10 @@ class RunPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        node.workerinput["ecornn_shared"] = self.session.shared_folder
+        node.workerinput["ecornn_shared"] = str(self.session.shared_folder)
         node.workerinput["ecornn_run"] = self.session.lock.run
         node.workerinput["ecornn_seconds"] = self._seconds_left()
-        run_seed.pass_on(self._config, node.workerinput)
+        node.workerinput[run_seed.INPUT_KEY] = self.session.options.seed
         ignore_closed_channel(node)
 
     def pytest_report_header(self) -> str:
@@ -307,7 +306,7 @@ class RunPlugin:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
         self.session.free_layers()
         due = [row for row in self._rows if row.key in keys]
-        replicates = Replicates(self._config, self.session.options, Path(self.session.shared_folder) / "replicates", self._say)
+        replicates = Replicates(self._config, self.session.options, self.session.shared_folder / "replicates", self._say)
         try:
             rows = replicates.measure(due, count, self.session.confidence, self._seconds_left, is_afresh)
         except KeyboardInterrupt:
@@ -328,17 +327,17 @@ class RunPlugin:
         if lines and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _compare(self, found: RegressionGate, session: pytest.Session, is_cut_short: bool) -> None:
+    def _compare(self, regression_gate: RegressionGate, session: pytest.Session, is_cut_short: bool) -> None:
         """An interrupted run is compared as far as it got; nothing is measured again then."""
-        self._compared = found.outcome(self._rows, reporting.unproven(self._rows))
+        self._compared = regression_gate.outcome(self._rows, reporting.unproven(self._rows))
         ended = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
         try:
             if session.exitstatus in ended and self._screen and not is_cut_short:
                 if due := self._compared.replicates_due:
                     self._replicate(due, max(due.values()), session, is_afresh=True)
-                    self._compared = found.outcome(self._rows, reporting.unproven(self._rows))
+                    self._compared = regression_gate.outcome(self._rows, reporting.unproven(self._rows))
                 if session.exitstatus in ended:  # not interrupted meanwhile
-                    found.measure_again(self._compared, self._screen.write_line)
+                    regression_gate.measure_again(self._compared, self._screen.write_line)
         except KeyboardInterrupt:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
         self._compared.mark_inconclusive()
@@ -362,7 +361,6 @@ class RunPlugin:
 
     def pytest_unconfigure(self) -> None:
         self._clocks.unlock()
-        self.session.close()
         if self._folder_lock is not None:
             self._folder_lock.release()
         if self._at_sigterm is not None:
@@ -374,8 +372,8 @@ class RunPlugin:
             settings = self.session.settings
             write_summary(terminalreporter, self._rows, settings, self._compared, self._written, self._functions.command)
         if github.is_job():
-            others = {name: one for name, one in self.session.implementations.items() if not one.is_own}
-            places = {name: github.place(one.path, one.line, self._config.rootpath) for name, one in others.items()}
+            others = [known for known in self.session.implementations.values() if not known.is_own]
+            places = {known.name: github.place(known.path, known.line, self._config.rootpath) for known in others}
             for problem in github.problems(self._rows, self._compared):
                 terminalreporter.write_line(github.annotation(problem, places.get(problem.implementation, "")))
 

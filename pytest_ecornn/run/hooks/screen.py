@@ -74,8 +74,7 @@ class _Stream(io.TextIOBase):
     """pytest's terminal reporter as a text stream."""
 
     def __init__(self, config: pytest.Config):
-        reporter = config.pluginmanager.get_plugin("terminalreporter")
-        self._reporter: Any = reporter
+        self._reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
 
     def write(self, text: str) -> int:
         if self._reporter is not None:

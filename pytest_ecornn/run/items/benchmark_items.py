@@ -50,7 +50,7 @@ class BenchmarkItem(NamedCaseItem):
         threads, clock = ThreadGuard(), clocks.for_device(self.case.device)
         with self.session.lock.shared():
             baselines, notes = self.baselines()
-            pool, names = InputPool(self.case), [one.name for one in baselines]
+            pool, names = InputPool(self.case), [baseline.name for baseline in baselines]
         self.session.process.set_current_work(self.implementation.name, self.case, names, is_timed=True)
         with self.session.lock.exclusive():
             alone = _arms(baselines, pool, threads)
@@ -112,9 +112,9 @@ class BenchmarkItem(NamedCaseItem):
     @contextmanager
     def _global_state_unchanged(self) -> Iterator[None]:
         """Raises Failure where what all share has changed: other implementations' calls, which alternate, were not the same."""
-        with ambient.GlobalStateGuard(ambient.everything()) as kept, MonkeypatchGuard() as tools:
+        with ambient.GlobalStateGuard(ambient.everything()) as settings, MonkeypatchGuard() as tools:
             yield
-        for change in (*kept.changes, *tools.changes):
+        for change in (*settings.changes, *tools.changes):
             raise self.failure(change)
 
     def _replay_probe(self, arms: Sequence[LayerArm]) -> BaselineProbe | None:
@@ -140,7 +140,7 @@ class BenchmarkItem(NamedCaseItem):
         """The device's, measured again where a column has beaten them."""
         ceilings = self.session.ceilings(self.case.device)
         is_beaten = any(column.timing(cost, self._floor_us(ceilings)).is_below_floor for column in columns)
-        return self.session.remeasured_ceilings(self.case.device) if is_beaten else ceilings
+        return self.session.ceilings(self.case.device, is_anew=True) if is_beaten else ceilings
 
     def _floor_us(self, ceilings: Ceilings) -> float:
         return roofline.floor_us(self.case, valid_steps(self.case), ceilings)
@@ -173,13 +173,13 @@ class BenchmarkItem(NamedCaseItem):
             self._check_right("a timed call", checks)
 
     def _check_right(self, calls: str, comparisons: list[TensorCheck]) -> None:
-        by_tensor = {one.tensor: one for one in reversed(comparisons) if one.status == "failed"}  # of several calls the worst
-        if message := failed_tensors(self.implementation.name, self.case, [*by_tensor.values()][::-1]):
+        worst = {check.tensor: check for check in reversed(comparisons) if check.status == "failed"}  # of several calls
+        if message := failed_tensors(self.implementation.name, self.case, [*worst.values()][::-1]):
             raise CheckFailed(f"{calls} returned a wrong result\n{message}")
 
 
 def _arms(baselines: Iterable[Candidate | RemoteArm], pool: InputPool, threads: ThreadGuard) -> list[LayerArm]:
-    return [one.fresh() if isinstance(one, RemoteArm) else Arm(one, pool, threads=threads) for one in baselines]
+    return [arm.fresh() if isinstance(arm, RemoteArm) else Arm(arm, pool, threads=threads) for arm in baselines]
 
 
 def _graphs(arms: Sequence[LayerArm]) -> tuple[list[GraphArm | RemoteArm], list[str]]:

@@ -7,15 +7,16 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from pytest_ecornn.cases.strategies import SizeLimits, property_corners
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.results.formatting import count
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run.discovery import ImplementationInfo
-from pytest_ecornn.run.exploration import PROFILES, CaseSearch, Profile, RefusalError, run_drawn_cases
+from pytest_ecornn.run.exploration import MAX_ROUNDS, PROFILES, CaseSearch, Profile, RefusalError
+from pytest_ecornn.run.failures import rerunning
 from pytest_ecornn.run.items.items import CheckItem, build_and_compare, check_not_refused
-from pytest_ecornn.run.repeatability import rerunning
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.outcomes import RAISED, CheckFailed, SkipCheck, WrongCase
 from pytest_ecornn.verification.properties import properties
@@ -47,8 +48,8 @@ class _AroundCase(CheckItem):
         return "-".join([self.case.cell, self.case.dtype, *([self.case.device] if self.case.device != "cpu" else [])])
 
     @property
-    def is_drawn(self) -> bool:
-        return not self.is_fixed
+    def refusal(self) -> str:
+        return self.session.refusal(self.implementation, self.case, is_drawn=not self.is_fixed)
 
     def empty_row(self) -> Row:
         row = super().empty_row()
@@ -110,27 +111,52 @@ class DrawnItem(_AroundCase):
         return PROFILES[self.session.options.profile]
 
     def fill(self, row: Row) -> None:
-        def check(case: Case) -> list[TensorCheck]:
-            try:
-                with self.session.lock.shared(), self.attributed_to(case):
-                    _, comparisons = build_and_compare(self.implementation, case)
-            except CheckFailed as failure:
-                self.note(str(failure).replace(str(case), ""), failure)
-                return []
-            if message := failed_tensors(self.implementation.name, case, comparisons):
-                wrong = [one.tensor.partition("_l")[0] for one in comparisons if one.status == "failed"]
-                self.note(" ".join(wrong), WrongCase(message, case))
-            return comparisons
-
         try:
             with self.drawing():
-                run_drawn_cases(
-                    self.implementation, self.case, self.profile, check, row, self.number, self.session.options.seed
-                )
+                self._draw(row)
         except CheckFailed:
             self.raise_noted(row)
             raise
         self.raise_noted(row)
+
+    def _draw(self, row: Row) -> None:
+        """Draws cases and checks each, then corners and boundaries that chance leaves out.
+
+        Raises what `CaseSearch` does, and AssertionError where too few draws could have failed.
+        """
+        profile, check = self.profile, partial(self._check, row)
+        search = CaseSearch(self.implementation, self.case, row, SizeLimits(profile.steps), self.number)
+        for round in range(MAX_ROUNDS):
+            search.run(profile.examples, check, round)
+            few = {name: n for name, n in _informative(row).items() if n < profile.informative}
+            if not few and row.examples:
+                search.run_corners(check)
+                if profile.boundaries is not None and not self.implementation.cls.costly_shapes:
+                    search.run_boundaries(profile.boundaries, self.session.options.seed, check)
+                return
+        search.check_some_ran()
+        raise AssertionError(
+            f"too few informative draws of {row.examples}: {few}; expected {profile.informative} of each tensor"
+        )
+
+    def _check(self, row: Row, case: Case) -> None:
+        """Counts each tensor by its name without layer and direction."""
+        checks: list[TensorCheck] = []
+        try:
+            with self.session.lock.shared(), self.attributed_to(case):
+                _, checks = build_and_compare(self.implementation, case)
+        except CheckFailed as failure:
+            self.note(str(failure).replace(str(case), ""), failure)
+        if message := failed_tensors(self.implementation.name, case, checks):
+            wrong = [check.tensor.partition("_l")[0] for check in checks if check.status == "failed"]
+            self.note(" ".join(wrong), WrongCase(message, case))
+        row.examples += 1
+        for check in checks:
+            row.count(check.tensor.partition("_l")[0], check.status != "uninformative")
+
+
+def _informative(row: Row) -> dict[str, int]:
+    return {name: row.informative.get(name, 0) for name in {**row.informative, **row.uninformative}}
 
 
 @dataclass(frozen=True)
@@ -142,7 +168,10 @@ class PropertyItem(_AroundCase):
 
     def fill(self, row: Row) -> None:
         if self.is_fixed:
-            self._check_fixed(row)
+            self.check_not_fatal()
+            check_not_refused(self.implementation, self.case)
+            self._check(self.case, row, TIMED_REPEATS if self.session.options.bench else FIXED_REPEATS)
+            self.raise_noted(row)
             return
         with self.drawing():
             search = CaseSearch(self.implementation, self.case, row, SIZES, self.number)
@@ -150,12 +179,6 @@ class PropertyItem(_AroundCase):
             search.run_corners(lambda case: self._check(case, row), property_corners)
         self.raise_noted(row)
         search.check_some_ran()
-
-    def _check_fixed(self, row: Row) -> None:
-        self.check_not_fatal()
-        check_not_refused(self.implementation, self.case)
-        self._check(self.case, row, TIMED_REPEATS if self.session.options.bench else FIXED_REPEATS)
-        self.raise_noted(row)
 
     def _check(self, case: Case, row: Row, repeats: int = PropertyContext.num_repeats) -> None:
         """Counts the properties checked by name. After a failure, while its case is simplified, only that one is."""
@@ -171,8 +194,7 @@ class PropertyItem(_AroundCase):
                     checked |= self._check_one(subject, one)
         row.examples += 1
         for name, reason in checked.items():
-            counts = row.uninformative if reason else row.informative
-            counts[name] = counts.get(name, 0) + 1
+            row.count(name, not reason)
 
     def _check_one(self, subject: PropertyContext, one: properties.Property) -> dict[str, str]:
         """As `properties.check` returns. An error is told with the property and the layer that it was checked by."""

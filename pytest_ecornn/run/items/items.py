@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,16 +15,15 @@ from typing import Protocol
 import pytest
 import torch
 
-from pytest_ecornn.contract import Case, Declared, Implementation, Unsupported
+from pytest_ecornn.contract import Case, Declared, Unsupported
 from pytest_ecornn.measurement.remote import RemoteArm
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.reference.precision import cudnn_precision, fp32_precision
 from pytest_ecornn.results.rows import AGAIN, EXPECTED, Row, TensorError
 from pytest_ecornn.run.discovery import ImplementationInfo
-from pytest_ecornn.run.error_origin import describe_error, is_of_harness
+from pytest_ecornn.run.failures import describe_error, describe_variation, is_of_harness, needed_cases
 from pytest_ecornn.run.options import Options
 from pytest_ecornn.run.process import UnrecoverableError, WorkerProcess
-from pytest_ecornn.run.repeatability import describe_variation, needed_cases
 from pytest_ecornn.run.support import NO_CUDA
 from pytest_ecornn.system import faults, memory
 from pytest_ecornn.system.interruption import raised_as_error
@@ -45,12 +44,6 @@ class ItemLock(Protocol):
     def beside(self) -> str: ...
 
 
-class ItemSupport(Protocol):
-    """The part of `support.Support` that items use."""
-
-    def refusal(self, implementation: ImplementationInfo, case: Case, is_drawn: bool = False) -> str: ...
-
-
 class ItemSession(Protocol):
     """Each member as in `session.RunSession`."""
 
@@ -65,19 +58,17 @@ class ItemSession(Protocol):
     @property
     def process(self) -> WorkerProcess: ...
     @property
-    def support(self) -> ItemSupport: ...
-    @property
     def implementations(self) -> Mapping[str, ImplementationInfo]: ...
     @property
     def finished(self) -> Mapping[tuple[str, str, str], Row]: ...
     @property
     def confidence(self) -> float: ...
+    def refusal(self, implementation: ImplementationInfo, case: Case, is_drawn: bool = False) -> str: ...
     def locator_options(self, implementation: ImplementationInfo, is_timed: bool) -> str: ...
     def baselines(
         self, implementation: ImplementationInfo, case: Case
     ) -> tuple[Sequence[Candidate | RemoteArm], list[str]]: ...
-    def ceilings(self, device: str) -> Ceilings: ...
-    def remeasured_ceilings(self, device: str) -> Ceilings: ...
+    def ceilings(self, device: str, is_anew: bool = False) -> Ceilings: ...
 
 
 class NotRun(CheckFailed):
@@ -95,14 +86,9 @@ class CheckItem:
         return f"{self.implementation.name}-{self.case}"
 
     @property
-    def is_drawn(self) -> bool:
-        """Whether its cases are drawn around `case`."""
-        return False
-
-    @property
     def refusal(self) -> str:
         """Why the implementation runs none of its cases, as it said before the first row; empty where it runs some."""
-        return self.session.support.refusal(self.implementation, self.case, self.is_drawn)
+        return self.session.refusal(self.implementation, self.case)
 
     def run(self) -> Row:
         """The finished row. Ends the test by pytest.skip, pytest.xfail or pytest.fail where the row is skipped or failed."""
@@ -131,14 +117,12 @@ class CheckItem:
         """The row of what the implementation does not support: skipped, or failed where the implementation is required."""
         row = self.empty_row()
         self._skip(row, reason)
-        if row.status == "failed":
-            self.fail(row, CheckFailed(row.reason))
         return row
 
     def _skip(self, row: Row, reason: object) -> None:
-        is_required = self.implementation.name in self.session.options.require
-        row.status = "failed" if is_required else "skipped"
-        row.reason = f"{self.implementation.name} is required, but skipped: {reason}" if is_required else str(reason)
+        row.status, row.reason = "skipped", str(reason)
+        if self.implementation.name in self.session.options.require:
+            self.fail(row, CheckFailed(f"{self.implementation.name} is required, but skipped: {reason}"))
 
     def _run(self, row: Row) -> Row:
         start, exits, tools, is_judged = time.perf_counter(), ExitGuard(), MonkeypatchGuard(), True
@@ -163,8 +147,6 @@ class CheckItem:
         except (SkipCheck, Unsupported) as reason:
             is_judged = False
             self._skip(row, reason)
-            if row.status == "failed":
-                self.fail(row, CheckFailed(row.reason))
         except CheckFailed as failure:
             is_judged = not isinstance(failure, NotRun)
             self.fail(row, self.examined(failure))
@@ -257,12 +239,12 @@ class CheckItem:
     @contextmanager
     def _settings_put_back(self) -> Iterator[None]:
         """Restores the settings after a row. A setting that cannot be restored makes the process unfit for other rows."""
-        kept = ambient.GlobalStateGuard(ambient.everything())
+        settings = ambient.GlobalStateGuard(ambient.everything())
         try:
-            with kept:
+            with settings:
                 yield
         finally:
-            self.session.process.is_spoilt |= bool(kept.lasting)
+            self.session.process.is_spoilt |= bool(settings.lasting)
 
     def fill(self, row: Row) -> None:
         raise NotImplementedError
@@ -319,8 +301,12 @@ class NamedCaseItem(CheckItem):
         """The implementation built and proven right; its errors go into the row. The machine is not locked yet."""
         self.check_not_fatal()
         candidate, comparisons = self._built_and_compared()
-        record(row, comparisons)
-        record_declared(row, candidate.implementation)
+        for check in comparisons:
+            row.tensors.append(TensorError(check.tensor, check.status, check.rms, check.maximum, check.share, check.slice))
+            row.count(check.tensor, check.status != "uninformative")
+        implementation = candidate.implementation  # what it declares once it is built
+        vars(row).update(implementation.declared._asdict())
+        row.deterministic, row.delegate = implementation.deterministic, implementation.delegate
         if message := failed_tensors(self.implementation.name, self.case, comparisons):
             raise WrongCase(message, self.case)
         if comparisons[0].status != "passed":
@@ -356,18 +342,3 @@ def notes_of(candidate: Candidate) -> str:
         error = expected(candidate.case).rounding_error(rounding)
         notes.append(f"weights in {rounding}: output {100 * error:.2g} % off exact weights'")
     return "; ".join(filter(None, notes))
-
-
-def record_declared(row: Row, implementation: Implementation) -> None:
-    """Puts what the implementation declares once it is built into the row."""
-    for name, value in implementation.declared._asdict().items():
-        setattr(row, name, value)
-    row.deterministic, row.delegate = implementation.deterministic, implementation.delegate
-
-
-def record(row: Row, comparisons: Iterable[TensorCheck]) -> None:
-    """Puts the comparisons into the row."""
-    for one in comparisons:
-        row.tensors.append(TensorError(one.tensor, one.status, one.rms, one.maximum, one.share, one.slice))
-        counts = row.uninformative if one.status == "uninformative" else row.informative
-        counts[one.tensor] = counts.get(one.tensor, 0) + 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 from contextlib import suppress
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,14 +62,14 @@ class XdistController:
 
     def _died_of_asking(self, node: Any) -> bool:
         """Whether an implementation ended the worker by being asked what it supports: the next worker does not ask it."""
-        words = CrashReport(Path(self._session.shared_folder), node.gateway.id).read()
+        words = CrashReport(self._session.shared_folder, node.gateway.id).read()
         return bool(words.implementation) and not words.case
 
     def is_culprit(self, node: Any, nodeid: str) -> bool:
         """Whether the dead worker's death is that of the row it was at, and not its baseline's or an earlier row's."""
         if nodeid in self._reported or nodeid not in self._begun:
             return False
-        left = CrashReport(Path(self._session.shared_folder), node.gateway.id)
+        left = CrashReport(self._session.shared_folder, node.gateway.id)
         words, item = left.read(), self._session.item(nodeid)
         if item is None:
             return True

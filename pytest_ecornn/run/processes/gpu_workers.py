@@ -84,7 +84,8 @@ class GpuScheduling(CrashAwareScheduling):
 
     def _rows_for(self, node: Any) -> list[int]:
         """Pending rows that the worker may run, in order."""
-        timing_nodes = self._timing_nodes()
+        # Living workers that time; a worker in the place of a dead one has its spec.
+        timing_nodes = [node for node in self.nodes if any(node.gateway.spec is spec for spec in self._timing_specs)]
         if not timing_nodes:
             return list(self.pending)
         others = {case for case, owner in self._timing_nodes_by_case.items() if owner is not node and owner in timing_nodes}
@@ -97,10 +98,6 @@ class GpuScheduling(CrashAwareScheduling):
         nodeid = (self.collection or [])[row]
         label = label_of_node(nodeid)
         return (label.partition("-")[2] or label) if is_timed_node(nodeid) else ""
-
-    def _timing_nodes(self) -> list[Any]:
-        """Living workers that time; a worker in the place of a dead one has its spec."""
-        return [node for node in self.nodes if any(node.gateway.spec is spec for spec in self._timing_specs)]
 
 
 def uses_gpus(devices: Iterable[str]) -> bool:
@@ -116,14 +113,9 @@ def auto_worker_count(devices: Sequence[str]) -> int | None:
     if not gpus:
         return None
     shares = len(gpus) if set(devices) == {_DEVICE} else 1
-    return shares * max(1, _workers_of_a_share(shares))
-
-
-def _workers_of_a_share(shares: int) -> int:
-    """For how many workers a GPU and its share of the host have room."""
     on_host = (memory.available_bytes() or 0) // _HOST_BYTES_EACH // shares
     on_cores = int(machine.usable_cores() / _CORES_EACH) // shares
-    return min(_MAX_WORKERS, on_cores, on_host, gpu_bytes() // _GPU_BYTES_EACH)
+    return shares * max(1, min(_MAX_WORKERS, on_cores, on_host, gpu_bytes() // _GPU_BYTES_EACH))
 
 
 def gpu_bytes() -> int:

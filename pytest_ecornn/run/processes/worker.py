@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-from pathlib import Path
 from typing import IO, Any
 
 import pytest
@@ -22,9 +21,9 @@ class Worker:
     """Of a worker that is replaced when it dies. stack: the file to which stacks are written."""
 
     def __init__(self, config: pytest.Config, session: RunSession):
-        given = worker_input(config)
-        last_words = CrashReport(Path(session.shared_folder), given["workerid"])
-        session.process = self._process = WorkerProcess(last_words, given["ecornn_fatal"])
+        values = worker_input(config)
+        last_words = CrashReport(session.shared_folder, values["workerid"])
+        session.process = self._process = WorkerProcess(last_words, values["ecornn_fatal"])
         self.stack = last_words.stack.open("a")
 
     def pytest_sessionstart(self) -> None:

@@ -20,9 +20,7 @@ _NEEDED = {"xdist": "pytest-xdist", "timeout": "pytest-timeout"}
 
 def configure_isolation(config: pytest.Config) -> None:
     """Sets the options that isolation needs and the user did not give. Raises UsageError for what cannot go with it."""
-    require_plugins(config, "--ecornn-isolate")
-    if hasattr(config, "workerinput"):
-        limit_rows(config)
+    if _is_worker_set_up(config, "--ecornn-isolate"):
         return
     setting = config.option
     if setting.numprocesses == 0:
@@ -31,7 +29,7 @@ def configure_isolation(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--ecornn-isolate hands out rows itself: leave out --dist {setting.dist}")
     if setting.numprocesses is None and not setting.tx:
         setting.numprocesses = 1
-    restart_workers(config)
+    _restart_workers(config)
 
 
 def configure_gpu_run(config: pytest.Config) -> None:
@@ -41,7 +39,7 @@ def configure_gpu_run(config: pytest.Config) -> None:
         return
     if not config.pluginmanager.hasplugin("xdist"):
         return
-    restart_workers(config)
+    _restart_workers(config)
     if not _may_have_workers(config):
         return
     from pytest_ecornn.run.processes.gpu_workers import auto_worker_count
@@ -63,19 +61,18 @@ def _may_have_workers(config: pytest.Config) -> bool:
     return not (is_placed or is_watched or is_part or is_own or is_kept)
 
 
-def require_plugins(config: pytest.Config, flag: str) -> None:
-    """Raises UsageError where the flag cannot work for lack of a plugin."""
+def _is_worker_set_up(config: pytest.Config, flag: str) -> bool:
+    """Whether this is a worker, the time of whose rows is set then. Raises UsageError where the flag lacks a plugin."""
     missing = [package for name, package in _NEEDED.items() if not config.pluginmanager.hasplugin(name)]
     if missing:
         raise pytest.UsageError(f"{flag} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
-
-
-def limit_rows(config: pytest.Config) -> None:
-    """Sets the time that a row may take in a worker."""
+    if not hasattr(config, "workerinput"):
+        return False
     config.option.timeout, config.option.timeout_method = config.getoption("--ecornn-timeout"), "thread"
+    return True
 
 
-def restart_workers(config: pytest.Config) -> None:
+def _restart_workers(config: pytest.Config) -> None:
     """Lifts pytest-xdist's limit on workers that are replaced, unless one was given."""
     if config.option.maxworkerrestart is None:
         config.option.maxworkerrestart = str(sys.maxsize)
@@ -83,14 +80,12 @@ def restart_workers(config: pytest.Config) -> None:
 
 def configure_ray_run(config: pytest.Config) -> None:
     """Sets what pytest-xdist needs for --ecornn-ray. Raises UsageError for what cannot go with a cluster."""
-    require_plugins(config, "--ecornn-ray")
-    if hasattr(config, "workerinput"):
-        limit_rows(config)
+    if _is_worker_set_up(config, "--ecornn-ray"):
         return
     if importlib.util.find_spec("ray") is None:
         raise pytest.UsageError("--ecornn-ray needs Ray: pip install 'pytest-ecornn[ray]'")
-    if given := next(_given_beside(config), ""):
-        raise pytest.UsageError(f"--ecornn-ray places workers itself: leave out {given}")
+    if placing := next(_placing_options(config), ""):
+        raise pytest.UsageError(f"--ecornn-ray places workers itself: leave out {placing}")
     if config.getoption("--ecornn-compare"):
         raise pytest.UsageError("--ecornn-ray: leave out --ecornn-compare, which measures rows again in this process")
     if config.getoption("--ecornn-replicates") != 1:
@@ -98,11 +93,11 @@ def configure_ray_run(config: pytest.Config) -> None:
     for device in config.getoption("--ecornn-device"):
         if device.startswith("cuda:"):
             raise pytest.UsageError(f"--ecornn-ray gives each worker one GPU: expected --ecornn-device cuda, got {device}")
-    restart_workers(config)
+    _restart_workers(config)
     config.option.dist = "load"
 
 
-def _given_beside(config: pytest.Config) -> Iterator[str]:
+def _placing_options(config: pytest.Config) -> Iterator[str]:
     """Options that place workers too, as given."""
     setting = config.option
     if setting.numprocesses is not None:
