@@ -36,7 +36,7 @@ from pytest_ecornn.nn.module_candidates import (
     options_of,
     requires_grad,
 )
-from pytest_ecornn.nn.short_calls import Choice, ShortCall, ShortCalls
+from pytest_ecornn.nn.short_calls import Choice, ShortCall, ShortCalls, forget_oldest
 from pytest_ecornn.nn.tracing import constant_in_graphs
 from pytest_ecornn.reference.precision import reader
 
@@ -46,7 +46,7 @@ _first_passes: dict[Hashable, str] = {}  # backends of traced calls without grad
 _rnn_precision = reader("rnn")
 _BY_TORCH = Choice("torch", "torch", "torch")  # which says what is wrong with a call
 _TRACED = Choice("torch", "torch", "torch: torch.jit traces the call", is_final=False)
-_OF_LENGTHS = Choice(*("persistent_gpu",) * 2, "persistent_gpu: with lengths the kernels run wherever they can, untimed")
+OF_LENGTHS = Choice(*("persistent_gpu",) * 2, "persistent_gpu: with lengths the kernels run wherever they can, untimed")
 
 
 class BackendChooser:
@@ -111,7 +111,7 @@ class BackendChooser:
         if first is not None and not first.is_final and torch._C._autograd._top_saved_tensors_default_hooks(True):
             return first  # torch.utils.checkpoint may compute calls before this one again
         if not choice.is_final or (not has_grad and module.training):
-            self._first_passes[sizes] = choice
+            self._add_first_pass(sizes, choice)
         elif self._first_passes:
             self._first_passes.pop(sizes, None)
         return choice
@@ -130,8 +130,13 @@ class BackendChooser:
             return None  # it may compute that one again
         call = self.short.get(module, x, hx, None)
         if call is not None and not has_grad and module.training and self.on_cpu is None:
-            self._first_passes[x.shape] = call.choice
+            self._add_first_pass(x.shape, call.choice)
         return call
+
+    def _add_first_pass(self, sizes: Hashable, choice: Choice) -> None:
+        if sizes not in self._first_passes:
+            forget_oldest(self._first_passes, _MAX_CHOICES)
+        self._first_passes[sizes] = choice
 
     def _as_first(self, first: Choice, choice: Choice, module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
         """The first pass's choice, unless that are kernels which do not run the call with gradients."""
@@ -141,9 +146,7 @@ class BackendChooser:
     def _choose(self, key: Hashable, module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
         choice = choose_untried(module, input, rows, hx)
         if choice.is_final:
-            if len(self._choices) >= _MAX_CHOICES:
-                del self._choices[next(iter(self._choices))]  # the oldest
-                self._first_passes.clear()
+            forget_oldest(self._choices, _MAX_CHOICES)
             self._choices[key] = choice
         return choice
 
@@ -226,10 +229,10 @@ def choose_with_lengths(module: Any, input: Tensor, hx: Any) -> Choice:
     if module._backend == "auto" and _is_forced("torch"):
         return Choice("torch", "torch", "torch; forced: ECORNN_AUTO=torch")
     if torch.compiler.is_compiling() or module._backend == "persistent_gpu" or no_data(input):
-        return _OF_LENGTHS
+        return OF_LENGTHS
     kind = kind_of(module, input, input, hx)._replace(is_packed=True)
     problem = module_problem(options_of(module), kind, lambda: None, None)
-    return _until_compiled(_OF_LENGTHS) if problem.runs_after_compiling("persistent_gpu") else _OF_LENGTHS
+    return _until_compiled(OF_LENGTHS) if problem.runs_after_compiling("persistent_gpu") else OF_LENGTHS
 
 
 @constant_in_graphs

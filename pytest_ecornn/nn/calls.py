@@ -71,7 +71,7 @@ def _pad(data: Tensor, batch_sizes: Tensor, batch_first: bool) -> tuple[Tensor, 
         x, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes), batch_first)
         return x, lengths, lambda output: pack_padded_sequence(output, lengths, batch_first).data
     steps, batch = len(batch_sizes), int(batch_sizes[0])
-    is_there = batch_sizes[:, None] > torch.arange(batch)
+    is_there = batch_sizes[:, None] > torch.arange(batch, device=batch_sizes.device)
     time, sequence = is_there.nonzero(as_tuple=True)
     outer, rows = ((batch, steps), sequence * steps + time) if batch_first else ((steps, batch), time * batch + sequence)
     lengths, rows = torch.cat((is_there.sum(0), rows)).to(data.device, non_blocking=True).split((batch, len(rows)))

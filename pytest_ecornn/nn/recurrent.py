@@ -25,7 +25,7 @@ from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.nn.autocast import autocast_of, cast_parameters
-from pytest_ecornn.nn.backend_choice import BackendChooser, choose_traced, choose_with_lengths
+from pytest_ecornn.nn.backend_choice import OF_LENGTHS, BackendChooser, choose_traced, choose_with_lengths
 from pytest_ecornn.nn.calls import decompose_in_transforms, is_in_vmap, lengths_beside, map_states, run_layers, run_packed
 from pytest_ecornn.nn.kernel_limits import FUSED
 from pytest_ecornn.nn.lengths_by_torch import batched_states, run_by_torch
@@ -135,10 +135,10 @@ class _Recurrent(nn.RNNBase):
         lengths = lengths.to(x.device)
         call = self._chooser.short_call(self, x, hx, lengths)
         results: tuple[Tensor, State] = self._run(x, hx, lengths) if call is None else call.run(self, x, hx, lengths)
-        if call is None:
-            self._chooser.remember(self, x, hx, lengths, choice)
-        else:
+        if call is not None:
             self.__dict__["_notes"] = choice.notes + HOST_NOTE
+        elif choice.is_final:
+            self._chooser.remember(self, x, hx, lengths, OF_LENGTHS)  # calls with lengths beside x may take it too
         return results
 
     def _forward_by(self, backend: str, input: Any, hx: Any, has_weights: bool = True) -> Any:

@@ -6,6 +6,7 @@ torch.nn.GRU's forward takes the host half as long again as torch.gru, which it 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import is_
 from typing import Any, Literal, NamedTuple
@@ -95,8 +96,7 @@ class ShortCalls:
         key = _settings(module, x, hx, lengths), x.shape, x.requires_grad
         states, given = _states_of(hx), _given(x, hx, lengths)
         if (earlier := self._calls.get(key, missing)) is missing:
-            if len(self._calls) >= _MAX_CALLS:
-                del self._calls[next(iter(self._calls))]  # the oldest
+            forget_oldest(self._calls, _MAX_CALLS)
             self._calls[key] = None
             return
         is_captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
@@ -122,6 +122,13 @@ class ShortCalls:
             self._calls[key] = "never"
         else:
             self._calls[key] = ShortCall(guard, len(given) + len(weights), run, choice, misses)
+
+
+def forget_oldest(entries: dict[Any, Any], most: int) -> None:
+    """Makes room for one more of at most so many entries, which threads may share."""
+    while len(entries) >= most:
+        with suppress(KeyError, RuntimeError):  # another thread has taken that one, or added one
+            del entries[next(iter(entries))]
 
 
 def _states_of(hx: Any) -> tuple[Tensor, ...]:

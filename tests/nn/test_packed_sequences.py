@@ -83,6 +83,13 @@ def test_as_many_operators_run_for_any_lengths() -> None:
     assert counts[0] == counts[1]
 
 
+def test_another_default_device() -> None:
+    packed = packed_of(LENGTHS[0])
+    with torch.device("meta"):
+        output, _ = run_packed(squared, packed, None, False)
+    assert torch.equal(output.data, (packed.data + 1) ** 2)
+
+
 @needs_compiler
 @pytest.mark.parametrize("cell", MODULES)
 @pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True, "batch_first": True}])

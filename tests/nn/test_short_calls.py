@@ -118,6 +118,18 @@ def test_of_more_kinds_than_are_kept_the_oldest_goes(taken: list[Any], monkeypat
     assert [x.shape[0] for x in taken] == [2, 3]
 
 
+def test_a_first_pass_outlives_choices_that_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend_choice, "_MAX_CHOICES", 3)
+    _, module = both()
+    inputs = [some(steps, B, I) for steps in range(1, 4)]
+    with torch.no_grad():
+        for x in inputs:
+            module(x)
+    for x in inputs[1:]:
+        module(x)  # new kinds, of which each takes the place of another
+    assert [*module._chooser._first_passes][:1] == [inputs[0].shape]
+
+
 def test_dropout_is_drawn_anew(taken: list[Any]) -> None:
     _, module = both(num_layers=2, dropout=0.5)
     x = some()
