@@ -22,7 +22,7 @@ from pytest_ecornn.contract import cells
 from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
 from pytest_ecornn.nn import kernel_limits
 from pytest_ecornn.nn.autocast import autocast_of
-from pytest_ecornn.nn.calls import missing_transform
+from pytest_ecornn.nn.calls import missing_transform, store_bounded
 from pytest_ecornn.nn.cpu_choice import refusal_of_auto, refusal_on_cpu
 from pytest_ecornn.nn.kernel_limits import FUSED, is_static, next_power_of_2, refusal_of_sizes
 from pytest_ecornn.nn.module_candidates import (
@@ -36,7 +36,7 @@ from pytest_ecornn.nn.module_candidates import (
     options_of,
     requires_grad,
 )
-from pytest_ecornn.nn.short_calls import Choice, ShortCall, ShortCalls, forget_oldest
+from pytest_ecornn.nn.short_calls import Choice, ShortCall, ShortCalls
 from pytest_ecornn.nn.tracing import constant_in_graphs
 from pytest_ecornn.reference.precision import reader
 
@@ -111,7 +111,7 @@ class BackendChooser:
         if first is not None and not first.is_final and torch._C._autograd._top_saved_tensors_default_hooks(True):
             return first  # torch.utils.checkpoint may compute calls before this one again
         if not choice.is_final or (not has_grad and module.training):
-            self._add_first_pass(sizes, choice)
+            store_bounded(self._first_passes, _MAX_CHOICES, sizes, choice)
         elif self._first_passes:
             self._first_passes.pop(sizes, None)
         return choice
@@ -130,13 +130,8 @@ class BackendChooser:
             return None  # it may compute that one again
         call = self.short.get(module, x, hx, None)
         if call is not None and not has_grad and module.training and self.on_cpu is None:
-            self._add_first_pass(x.shape, call.choice)
+            store_bounded(self._first_passes, _MAX_CHOICES, x.shape, call.choice)
         return call
-
-    def _add_first_pass(self, sizes: Hashable, choice: Choice) -> None:
-        if sizes not in self._first_passes:
-            forget_oldest(self._first_passes, _MAX_CHOICES)
-        self._first_passes[sizes] = choice
 
     def _as_first(self, first: Choice, choice: Choice, module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
         """The first pass's choice, unless that are kernels which do not run the call with gradients."""
@@ -146,8 +141,7 @@ class BackendChooser:
     def _choose(self, key: Hashable, module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
         choice = choose_untried(module, input, rows, hx)
         if choice.is_final:
-            forget_oldest(self._choices, _MAX_CHOICES)
-            self._choices[key] = choice
+            store_bounded(self._choices, _MAX_CHOICES, key, choice)
         return choice
 
 
@@ -323,9 +317,7 @@ def _decided(backend: str, obstacle: str, *values: Any) -> tuple[str, str]:
         decision, _ = select(timed.problem, kind.device, partial(_waiting, timed), timed.candidate_names, mode, obstacle)
     name = decision.device
     if options.training and not timed.case.training:
-        if len(_first_passes) >= _MAX_FIRST_PASSES:
-            _first_passes.clear()
-        _first_passes[pass_key] = name
+        store_bounded(_first_passes, _MAX_FIRST_PASSES, pass_key, name)
     if not is_fixed and mode == HEURISTIC:
         return name, f"{name}; chosen without timing, as torch.compile traced sizes that vary"
     return name, f"{name} compiled; " * (name != decision.called) + decision.notes()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,16 @@ from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch
 from pytest_ecornn.nn.tracing import is_recorded, untraced
 
 Run = Callable[[Tensor, Any, Tensor], tuple[Tensor, Any]]  # x, initial states, lengths -> output, final states
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def store_bounded(entries: dict[Key, Value], most: int, key: Key, value: Value) -> None:
+    """Stores an entry. Of more than `most` the oldest goes. Threads may share the entries."""
+    while key not in entries and len(entries) >= most:
+        with suppress(KeyError, RuntimeError):  # another thread has taken that one, or added one
+            del entries[next(iter(entries))]
+    entries[key] = value
 
 
 def lengths_beside(input: Any, lengths: Any, batch_first: bool) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
-from pytest_ecornn.nn.calls import missing_transform
+from pytest_ecornn.nn.calls import missing_transform, store_bounded
 from pytest_ecornn.nn.recurrent import GRU, LSTM, RNN, _Recurrent
 from pytest_ecornn.nn.scan import MinGRU, MinLSTM
 
@@ -93,10 +93,8 @@ def _module(
     modules: dict[Any, nn.Module] = _of_this_thread.__dict__.setdefault("modules", {})
     key = cls, shape, options, device
     if key not in modules:
-        if len(modules) >= _MAX_MODULES:
-            modules.clear()
         with (
             nullcontext() if missing_transform() is None else temporarily_clear_interpreter_stack()
         ):  # torch.vmap forbids to draw
-            modules[key] = cls(**dict(shape), **dict(options), device="meta")
+            store_bounded(modules, _MAX_MODULES, key, cls(**dict(shape), **dict(options), device="meta"))
     return modules[key]

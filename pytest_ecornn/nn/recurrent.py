@@ -105,7 +105,7 @@ class _Recurrent(nn.RNNBase):
             self._update_flat_weights()  # whose gradients a choice depends on
             choice, has_weights = chooser.choose(self, input, hx), True
         self.__dict__["_notes"] = choice.notes
-        if choice.backend == "persistent_gpu" and isinstance(input, PackedSequence):
+        if isinstance(input, PackedSequence) and choice.backend == "persistent_gpu":
             return run_packed(partial(self._run_packed, choice), input, hx, self.batch_first)
         results = self._forward_by(choice.backend, input, hx, has_weights)
         if may_be_short:

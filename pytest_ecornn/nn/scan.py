@@ -39,7 +39,7 @@ from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_gpu.ops import scan as scan_on_gpu
 from pytest_ecornn.implementations.scan_torch import ScanTorch, linear_space_scan
 from pytest_ecornn.nn.autocast import autocast_of
-from pytest_ecornn.nn.calls import lengths_beside, missing_transform, only_vmap_is_active, run_packed
+from pytest_ecornn.nn.calls import lengths_beside, missing_transform, only_vmap_is_active, run_packed, store_bounded
 from pytest_ecornn.nn.tracing import LEAF_MODULE, constant_in_graphs, exports_onnx, is_recorded, outside_of_graphs, untraced
 from pytest_ecornn.reference.precision import current, is_autocast
 
@@ -271,14 +271,11 @@ class _Scan(nn.Module):
         if built is None or (first_pass and built.backend != first_pass):
             built, is_final = self._build(layer, self._case(sizes, x, *options), x, first_pass)
             if is_final:
-                self._built[key] = built
-            if len(self._built) > _MAX_BUILT * self.num_layers:
-                self._built.popitem(last=False)
-                self._recent.clear()
+                store_bounded(self._built, _MAX_BUILT * self.num_layers, key, built)
         else:
             self._built.move_to_end(key)
         if not first_pass:
-            self._recent[kind] = built.backend
+            store_bounded(self._recent, _MAX_BUILT * self.num_layers, kind, built.backend)
         self.__dict__["_notes"] = built.notes  # not by Module's __setattr__, which takes the host longer
         output, final = built.run(x, state, lengths) if resets is None else built.run(x, state, lengths, resets.contiguous())
         assert isinstance(final, Tensor)

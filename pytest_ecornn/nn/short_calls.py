@@ -6,7 +6,6 @@ torch.nn.GRU's forward takes the host half as long again as torch.gru, which it 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
 from functools import partial
 from operator import is_
 from typing import Any, Literal, NamedTuple
@@ -20,7 +19,7 @@ from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch
 from pytest_ecornn.implementations._common.host_path import host_path
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.persistent_gpu.ops import CheckedCall
-from pytest_ecornn.nn.calls import run_layers
+from pytest_ecornn.nn.calls import run_layers, store_bounded
 from pytest_ecornn.nn.torch_op import FUNCTIONS
 from pytest_ecornn.reference.precision import is_autocast, reader
 
@@ -96,8 +95,7 @@ class ShortCalls:
         key = _settings(module, x, hx, lengths), x.shape, x.requires_grad
         states, given = _states_of(hx), _given(x, hx, lengths)
         if (earlier := self._calls.get(key, missing)) is missing:
-            forget_oldest(self._calls, _MAX_CALLS)
-            self._calls[key] = None
+            store_bounded(self._calls, _MAX_CALLS, key, None)
             return
         is_captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
         if earlier == "never" or is_captured or x.dim() != 3:
@@ -122,13 +120,6 @@ class ShortCalls:
             self._calls[key] = "never"
         else:
             self._calls[key] = ShortCall(guard, len(given) + len(weights), run, choice, misses)
-
-
-def forget_oldest(entries: dict[Any, Any], most: int) -> None:
-    """Makes room for one more of at most so many entries, which threads may share."""
-    while len(entries) >= most:
-        with suppress(KeyError, RuntimeError):  # another thread has taken that one, or added one
-            del entries[next(iter(entries))]
 
 
 def _states_of(hx: Any) -> tuple[Tensor, ...]:

@@ -222,6 +222,7 @@ def test_layers_of_few_sizes_are_remembered(kind: Any) -> None:
     module(torch.ones(20, 1, I))  # used again: the last that is forgotten
     module(torch.ones(80, 1, I))
     assert [key[1] for key in list(module._built)[-2:]] == [(20, 1, I), (80, 1, I)]
+    assert [kind[1] for kind in list(module._recent)[-2:]] == [(79, 1, I), (80, 1, I)]  # what a checkpoint may recompute
 
 
 def test_what_it_says_of_itself() -> None:
