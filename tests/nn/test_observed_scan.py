@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils import parametrize
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from pytest_ecornn.nn import MinGRU, MinLSTM, functional
+from tests.helpers.operators import Operators
 
 T, B, I, H = 5, 3, 4, 6  # noqa: E741
 of_each = pytest.mark.parametrize("kind", [MinGRU, MinLSTM])
@@ -38,18 +39,6 @@ def plain_memory() -> Iterator[None]:
 
 class Marked(Tensor):
     """A subclass that keeps itself through torch's functions."""
-
-
-class Seen(TorchDispatchMode):
-    """A mode that notes the names of ops."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ops: list[str] = []
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.ops.append(function.name())
-        return function(*args, **(kwargs or {}))
 
 
 class Beside(nn.Module):
@@ -191,9 +180,9 @@ def test_wrappers_of_tensors_are_computed_or_refused(kind: Any) -> None:
 def test_modes_see_the_op(kind: Any) -> None:
     module, x = made(kind), drawn(T, B, I)
     expected = module(x)
-    with Seen() as seen:
+    with Operators() as operators:
         results = module(x)
-    assert "pytest_ecornn::scan_cpu_forward" in seen.ops
+    assert "pytest_ecornn::scan_cpu_forward" in operators.names
     torch.testing.assert_close(results, expected)
     with torch.device("meta"):  # the device of what is made without one, as which a scan's results count
         torch.testing.assert_close(made(kind, device="cpu")(x), expected)

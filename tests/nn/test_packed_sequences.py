@@ -8,31 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn.nn import short_calls
 from pytest_ecornn.nn.calls import run_packed
 from tests.helpers import nn_kernels, nn_modules, persistent
 from tests.helpers.nn_modules import MODULES, tensors
+from tests.helpers.operators import Operators
 from tests.helpers.requirements import needs_compiler
 
 T, B, I, H = 7, 4, 3, 5  # noqa: E741
 LENGTHS = [[3, 7, 1, 3], [7, 7, 7, 7], [1, 7, 2, 5]]
 on_cpu, by_kernels = persistent.on_cpu, nn_kernels.by_kernels  # fixtures
-
-
-class Operators(TorchDispatchMode):
-    """Those that run within it."""
-
-    sees_inside_ops = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(function.name())
-        return function(*args, **(kwargs or {}))
 
 
 def packed_of(lengths: list[int], dtype: torch.dtype = torch.float64) -> PackedSequence:
@@ -77,7 +63,7 @@ def test_as_many_operators_run_for_any_lengths() -> None:
     for lengths in ([20] * 20, [*range(1, 21)]):
         packed = packed_of(lengths)
         packed.data.requires_grad_()
-        with Operators() as operators:
+        with Operators(sees_inside_ops=True) as operators:
             run_packed(squared, packed, None, False)[0].data.sum().backward()
         counts.append(operators.names)
     assert counts[0] == counts[1]

@@ -27,6 +27,7 @@ from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, compile_layer, get_layer_kernel
 from pytest_ecornn.reference.precision import fp32_precision
 from tests.helpers.nn_modules import MODULES, tensors
+from tests.helpers.operators import Operators
 from tests.helpers.requirements import needs_hopper, on_simulator
 from tests.helpers.torch_module_db import torch_inputs
 from tests.simulator.clusters_on_cpu import ClustersOnCpu
@@ -295,26 +296,12 @@ def test_it_is_between_layers_in_training_only() -> None:
 # What a call does, and what it does not.
 
 
-class Calls(OperatorRecorder):
-    """Each of them."""
-
-    sees_inside_ops = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.all: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.all.append(str(func))
-        return super().__torch_dispatch__(func, types, args, kwargs)
-
-
 def products(module: nn.RNNBase, x: Tensor) -> int:
     """Of matrices, in the backward pass."""
     loss = module(x)[0].sum()
-    with Calls() as calls:
+    with Operators(sees_inside_ops=True) as operators:
         loss.backward()
-    return sum(name.startswith("aten.mm.") for name in calls.all)
+    return operators.names.count("aten::mm")
 
 
 @on_clusters

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.implementations._common.recurrent_problem import GATES
@@ -18,6 +17,7 @@ from pytest_ecornn.implementations.persistent_gpu.kernel import MOST_FUSED_ROWS,
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, plan_of_case
 from pytest_ecornn.verification import calls
+from tests.helpers.operators import Operators
 from tests.helpers.persistent import layer_of, small, verdicts
 from tests.helpers.requirements import needs_compiler, on_simulator
 from tests.helpers.simulated_kernels import KERNELS, KernelRun, Seen
@@ -162,20 +162,15 @@ def run_small(cell: str, x: torch.Tensor, *weights: torch.Tensor) -> list[torch.
 @on_simulator("on_cpu")
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_relu"])
 def test_observed_or_not_results_and_gradients_are_the_same(cell: str) -> None:
-    class Looking(TorchDispatchMode):
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            seen.append(str(function))
-            return function(*args, **(kwargs or {}))
-
     def call() -> list[torch.Tensor]:
         found = run_small(cell, *inputs)
         return [*found, *torch.autograd.grad([one.sum() for one in found], inputs)]
 
-    seen, inputs = list[str](), small_tensors(cell)
+    inputs = small_tensors(cell)
     unseen = call()
-    with Looking():
+    with Operators() as operators:
         torch.testing.assert_close(call(), unseen, rtol=0, atol=0)
-    ours = [name.split(".")[1] for name in seen if "ecornn" in name]
+    ours = [name.split("::")[1] for name in operators.names if "ecornn" in name]
     assert ours == ["persistent_forward_keeping", "persistent_backward"]
 
 

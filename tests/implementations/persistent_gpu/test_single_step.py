@@ -5,13 +5,11 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode
 from pytest_ecornn.implementations.persistent_gpu import kernel
@@ -24,6 +22,7 @@ from pytest_ecornn.implementations.persistent_gpu.single_step import (
     is_applicable,
     select_single_step,
 )
+from tests.helpers.operators import Operators
 from tests.helpers.persistent import ARITHMETICS, small, verdicts
 from tests.helpers.requirements import needs_compiler, on_simulator
 from tests.helpers.simulated_kernels import CELLS, KernelRun, runs
@@ -124,8 +123,9 @@ def test_gradients_that_are_not_wanted_take_no_products_and_change_no_others(cel
     def gradients(wanted: Sequence[int]) -> tuple[list[torch.Tensor], int]:
         x, *rest = leaves = [tensor.clone().requires_grad_(i in wanted) for i, tensor in enumerate(tensors)]
         output = run(x, rest[:states], rest[states:], None, options)[0]
-        with ProductCounter() as counter:
-            return list(torch.autograd.grad(output, [leaves[i] for i in wanted], output.detach())), counter.products
+        with Operators(sees_inside_ops=True) as operators:
+            results = list(torch.autograd.grad(output, [leaves[i] for i in wanted], output.detach()))
+        return results, sum(name in ("aten::mm", "aten::addmm_", "aten::bmm") for name in operators.names)
 
     everything = range(len(tensors))
     expected, _ = gradients(everything)
@@ -134,15 +134,6 @@ def test_gradients_that_are_not_wanted_take_no_products_and_change_no_others(cel
             results, products = gradients(chosen)
             assert products == sum(products_of[i] for i in chosen)
             assert all(torch.equal(gradient, expected[i]) for i, gradient in zip(chosen, results, strict=True))
-
-
-class ProductCounter(TorchDispatchMode):
-    sees_inside_ops = True
-    products = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.products += function._schema.name in ("aten::mm", "aten::addmm_", "aten::bmm")
-        return function(*args, **(kwargs or {}))
 
 
 def test_what_does_not_run_is_refused() -> None:
