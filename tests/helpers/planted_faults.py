@@ -176,6 +176,7 @@ PLANTED: dict[str, tuple[str, Faults]] = {
         "peers' sums are not waited for": (POINTWISE, "while (CLUSTER > 1 && !mbarrier", "while (false && !mbarrier"),
         "a stage is not waited for": (MAINLOOP, WAITS_FOR_STAGE, WAITS_FOR_STAGE.replace("(!", "(false && !")),
         "a stage is loaded before it is empty": (MAINLOOP, "if (is_reused) named_barrier", "if (false) named_barrier"),
+        "load warps do not wait for the first": (MAINLOOP, "if (LOAD_WARPS > 1) named", "if (false) named"),
         "published before all warps have stored": (POINTWISE, SYNCED + LEFT, LEFT),
         "what is not published": (POINTWISE, PUBLISHES, PUBLISHES.replace("number == 0", "number == 0 && group.rank == 0")),
     }),

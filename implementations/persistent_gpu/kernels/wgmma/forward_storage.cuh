@@ -4,6 +4,8 @@
 #include "ecornn/common/zero_smem.cuh"
 #include "ecornn/ptx/cluster.cuh"
 #include "ecornn/rnn/pointwise_forward.cuh"
+
+constexpr int MAX_LOAD_WARPS = 4;
 #include "mainloop.cuh"
 #include "input_gemm.cuh"
 
@@ -69,7 +71,7 @@ struct SharedStorage {
     Stages stages;
     unsigned long long sums_full[SUM_BUFFERS], credits[SUM_BUFFERS];
     unsigned credit_words[CLUSTER];
-    int timed_out;  // the load warp's wait has timed out: nothing more is published
+    int timed_out;  // a load warp's wait has timed out: nothing more is published
     alignas(16) ReceivedSums sums[SUM_BUFFERS];
     PointwiseStorage<Config> pointwise;
     alignas(16) OwnStates own[TILES];

@@ -1,6 +1,7 @@
 // The product of a block's weights with a tile of 8 * N_TILES sequences by wgmma, and the stages that bring the tile's values,
 // independent of what they are: wgmma_forward.cu and wgmma_backward.cu. Values lie in memory in chunks, of some
-// columns of the weights each. The load warp copies chunk after chunk into STATE_STAGES stages of each K partition.
+// columns of the weights each. LOAD_WARPS load warps copy chunk after chunk into STATE_STAGES stages of each K partition. The
+// file that includes this one has MAX_LOAD_WARPS.
 // The MMA warps are two warpgroups: K_PARTITIONS partitions of the block's columns by groups of M_TILES_PER_PASS times 64 rows.
 #pragma once
 #include "ecornn/common/ceil_div.cuh"
@@ -22,10 +23,14 @@ constexpr int FRAGMENTS = K_CHUNKS * CHUNK_FRAGMENTS * M_TILES_PER_PASS;  // of 
 static_assert(REG_FRAGMENTS + SMEM_FRAGMENTS == FRAGMENTS, "all weights stay");
 typedef float TileSums[M_TILES_PER_PASS][4 * N_TILES];  // of a thread
 
-// A stage's barrier: + partition * STATE_STAGES + stage. Its MMA warps arrive when their products are over; the load warp
-// waits.
+// A stage's barrier: + partition * STATE_STAGES + stage. Its MMA warps arrive when their products are over; its load
+// warp waits.
 constexpr int STAGE_EMPTY = 6;
-static_assert(STAGE_EMPTY + K_PARTITIONS * STATE_STAGES <= 16, "named barriers");
+constexpr int LOADERS_SYNCED = 15;  // Among the load warps
+static_assert(STAGE_EMPTY + K_PARTITIONS * STATE_STAGES <= LOADERS_SYNCED, "named barriers");
+// Load warps of a block that has room for `most`, each with stages of its own: what one issues for a chunk takes 0.16 us.
+constexpr int load_warps(int most) { return STATE_STAGES % most ? load_warps(most - 1) : most; }
+constexpr int LOAD_WARPS = load_warps(MAX_LOAD_WARPS);
 
 // Values of a tile for some adjacent columns, operand B of wgmma: big parts, then small ones of split float32.
 struct Chunk {
@@ -63,19 +68,24 @@ struct Stages {
     }
 };
 
-// Copies tiles into stages, by the load warp.
+// Copies tiles into the stages of a load warp.
 struct StageLoader {
     Stages& stages;
-    int stage;
+    int load_warp, stage;
     bool is_reused;
 
+    // What one of the load warps has waited for is visible to bulk copies of all.
+    __device__ void sync() const {
+        if (LOAD_WARPS > 1) named_barrier_sync(LOADERS_SYNCED, LOAD_WARPS * 32);
+        else __syncwarp();
+    }
     // chunks: BLOCK_CHUNKS of a tile, partition by partition, which are valid.
     __device__ void load(const Chunk* chunks) {
         const bool is_elected = threadIdx.x % 32 == 0;
 #pragma unroll 1
         for (int chunk = 0; chunk < K_CHUNKS; chunk++) {
 #pragma unroll
-            for (int part = 0; part < K_PARTITIONS; part++) {
+            for (int part = 0; part < K_PARTITIONS && stage % LOAD_WARPS == load_warp; part++) {
                 if (is_reused) named_barrier_sync(STAGE_EMPTY + part * STATE_STAGES + stage, STAGE_THREADS + 32);
                 if (!is_elected) continue;
                 const smem_addr_t full = smem_addr(&stages.full[part][stage]);

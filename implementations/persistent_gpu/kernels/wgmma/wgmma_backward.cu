@@ -8,13 +8,13 @@
 // Launch: cooperative: groups of BLOCKS blocks in GRID_ROWS rows and GRID_COLS columns, one for each PASSES tiles of 8 *
 //   N_TILES sequences. Block r, in row r / GRID_COLS and column r % GRID_COLS, owns UNITS hidden units from r * UNITS. It
 //   multiplies the gradients of its column's units by its part of W_hh, whose rows here are the units of its row. Warps 0 to
-//   7 are the MMA warps (mainloop.cuh), then follow POINTWISE_THREADS / 32 pointwise warps, and four of which one loads
-//   gradients, one sums. Shared bytes: the host's shared_bytes (wgmma/config.py).
+//   7 are the MMA warps (mainloop.cuh), then follow POINTWISE_THREADS / 32 pointwise warps, and four of which two or three
+//   load gradients, one sums. Shared bytes: the host's shared_bytes (wgmma/config.py).
 // Cost: as cluster_backward.cu. Each block reads B GRID_ROWS UNITS G gradients a step, float32's twice, and B UNITS SOURCES
 //   sums, and writes as many sums.
 // Limits: compute capability 9.0; nothing of W_hh is streamed; T, B, G * H below 2^30; offsets 64-bit.
 // Order: 1. What a block publishes is read once a counter says so: release after a barrier of those who wrote, acquire by the
-//   loading warp, and its fence between plain accesses and bulk copies.
+//   loading warp, its fence between plain accesses and bulk copies, and of several load warps a barrier.
 //   2. Gradients of i + 2 overwrite those of i: their block has all sums of i + 1, from blocks with gradients of i + 1 of all
 //   columns, from all blocks, each with all sums of i, for which all gradients of i had been multiplied.
 //   3. Sums of i + 2 overwrite those of i: their block has gradients of i + 2, so by 2 all blocks had published gradients of
@@ -28,6 +28,8 @@
 #include "ecornn/ptx/ld_st_128.cuh"
 #include "ecornn/ptx/register_reconfig.cuh"
 #include "ecornn/rnn/pointwise_backward.cuh"
+
+constexpr int MAX_LOAD_WARPS = 3, SUM_LOAD_WARP = 3;
 #include "mainloop.cuh"
 
 constexpr int BLOCK_THREADS = THREADS + POINTWISE_THREADS + 128, BLOCKS = GRID_ROWS * GRID_COLS;
@@ -40,9 +42,14 @@ enum NamedBarrier {
 };
 static_assert(SUM_BUFFERS <= 2, "named barriers");
 
-// Sums for a block's own units, of all sources.
+// Sums for a block's own units, of all sources. Groups of 8 sequences, and pairs in these, are rotated by the unit: adjacent
+// threads read adjacent units of one sequence, whose banks then differ.
 struct ReceivedSums {
     float data[SOURCES][UNITS][TILE_BATCH];
+    __device__ static int place(int unit, int sequence) {
+        const int group = sequence / 8 + (N_TILES % 4 ? unit / 2 : unit) % N_TILES, pair = (sequence % 8 / 2 + unit / 4) % 4;
+        return (group < N_TILES ? group : group - N_TILES) * 8 + pair * 2 + sequence % 2;
+    }
 };
 
 struct ThreadCoords {
@@ -112,20 +119,21 @@ __device__ inline AFragment load_a_fragment(const scalar_t* weight, const Group&
     });
 }
 
-// Loads the gradients of every tile and step, by one warp.
-__device__ inline void run_gradient_load_warp(SharedStorage& shared, const Params& params, const Group& group, int passes) {
-    StageLoader loader = {shared.stages, 0, false};
+// Loads the gradients of every tile and step, by LOAD_WARPS warps, of which the first waits for them.
+__device__ inline void run_gradient_load_warp(SharedStorage& shared, const Params& params, const Group& group, int passes,
+                                              int load_warp) {
+    StageLoader loader = {shared.stages, load_warp, 0, false};
     bool timed_out = false;
     for (int i = 0; i < params.steps; i++)
 #pragma unroll 1
         for (int pass = 0; pass < passes; pass++) {
             jitter(i, 0);
-            if (threadIdx.x % 32 == 0 && !timed_out) {
+            if (load_warp == 0 && threadIdx.x % 32 == 0 && !timed_out) {
                 const unsigned* counter = params.gradient_counter(group.first_pass + pass, group.grid_col());
                 timed_out = !wait_for_counter(counter, (i + 1u) * GRID_ROWS);
                 if (timed_out) *(volatile int*)&shared.timed_out = 1;
             }
-            __syncwarp();
+            loader.sync();
             loader.load(params.gradients(i, group.first_pass + pass, group.grid_col()));
         }
 }
@@ -161,9 +169,14 @@ __device__ inline void write_sums(ReceivedSums* sums, const TileSums& acc, int s
         for (int lower = 0; lower < 2; lower++) {
             const int row = lane_row(warp, lane, m) + lower * 8;
             if (row >= GRID_COLS * UNITS) continue;
-            float* const place = sums[row / UNITS].data[source][row % UNITS] + lane % 4 * 2;
+            const int unit = row % UNITS;
+            float* const sequences = sums[row / UNITS].data[source][unit];
+            int place = ReceivedSums::place(unit, lane % 4 * 2);
 #pragma unroll
-            for (int n = 0; n < N_TILES; n++) *(uint2*)(place + n * 8) = sums_of_row(acc[m], n, lower);
+            for (int n = 0; n < N_TILES; n++) {
+                *(uint2*)(sequences + place) = sums_of_row(acc[m], n, lower);
+                place += place + 8 < TILE_BATCH ? 8 : 8 - TILE_BATCH;
+            }
         }
 }
 
@@ -190,8 +203,9 @@ __device__ inline void run_mma_warps(SharedStorage& shared, const Weights& weigh
 
 // Adds what all blocks of the row have published of a state to `sum`. sequence_in_pass: in the tile of the pass.
 __device__ inline float add_partial_sums(float sum, const ReceivedSums& sums, int unit, int sequence_in_pass) {
+    const float* const of_source = sums.data[0][unit] + ReceivedSums::place(unit, sequence_in_pass);
 #pragma unroll
-    for (int source = 0; source < SOURCES; source++) sum += sums.data[source][unit][sequence_in_pass];
+    for (int source = 0; source < SOURCES; source++) sum += of_source[source * UNITS * TILE_BATCH];
     return sum;
 }
 
@@ -283,8 +297,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) persistent_backwa
         run_pointwise_warps(shared, params, group, passes);
     } else {
         warpgroup_reg_dealloc<LOAD_REGISTERS>();
-        if (load_warp == 0) run_gradient_load_warp(shared, params, group, passes);
-        else if (load_warp == 1) run_sum_load_warp(shared, params, group, passes);
+        if (load_warp < LOAD_WARPS) run_gradient_load_warp(shared, params, group, passes, load_warp);
+        else if (load_warp == SUM_LOAD_WARP) run_sum_load_warp(shared, params, group, passes);
     }
     __syncthreads();
 }

@@ -9,18 +9,18 @@
 //   sequences. Block r of a group owns UNITS hidden units from r * UNITS. It multiplies the rows of all units of its cluster
 //   by its CLUSTER-th of the columns. Warps 0 to 7, two warpgroups, are the MMA warps: K_PARTITIONS partitions of these
 //   columns by groups of rows, M_TILES_PER_PASS times 64 rows each, MMA_REGISTERS registers a thread. The next
-//   POINTWISE_THREADS / 32 are the pointwise warps, POINTWISE_REGISTERS registers. One of the last four is the load warp. It
-//   copies chunks of states into STATE_STAGES stages of each partition. Shared bytes: the host's shared_bytes
+//   POINTWISE_THREADS / 32 are the pointwise warps, POINTWISE_REGISTERS registers. Of the last four LOAD_WARPS are load
+//   warps. They copy chunks of states into STATE_STAGES stages of each partition. Shared bytes: the host's shared_bytes
 //   (wgmma/config.py).
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each block reads B H / CLUSTER values a step of
 //   its group's B, float32's twice, and sends CLUSTER - 1 and receives as many times B G UNITS sums, twice where K_PARTITIONS
 //   is 2.
 // Limits: compute capability 9.0; nothing of W_hh is streamed; T, B, G * H below 2^30, as cluster_forward.cu; offsets 64-bit.
 // Order: 1. h_t of a tile is read once its counter says that all blocks have published it: by each block's release after a
-//   barrier, the load warp's acquire and its fence between plain accesses and bulk copies.
+//   barrier, the first load warp's acquire, its fence between plain accesses and bulk copies, and the load warps' barrier.
 //   2. h_(t+1) overwrites h_(t-1): its producer has sums of h_t from all of its cluster. So all blocks had published h_t,
 //   each with sums of h_(t-1) from all of its own cluster, whose products were over then.
-//   3. A stage is full by its mbarrier, and empty when its warpgroups have waited for their products (StageEmpty).
+//   3. A stage is full by its mbarrier, and empty when its warpgroups have waited for their products (STAGE_EMPTY).
 //   4. Sums of the block's own warps are full by SumsFull, its peers' by an mbarrier; read by SumsEmpty, of peers by credits:
 //   4 bytes to an mbarrier of each block of the cluster. No credit is sent that nobody waits for.
 //   5. A wait for a counter that takes WATCHDOG_NS sets timed_out. The block's sums are NaN then, and it publishes nothing
@@ -29,20 +29,21 @@
 #include "ecornn/ptx/register_reconfig.cuh"
 #include "forward_pointwise_warps.cuh"
 
-// Loads the states of every tile and step, by one warp.
-__device__ inline void run_load_warp(SharedStorage& shared, const Params& params, const Group& group, int passes) {
-    StageLoader loader = {shared.stages, 0, false};
+// Loads the states of every tile and step, by LOAD_WARPS warps, of which the first waits for them.
+__device__ inline void run_load_warp(SharedStorage& shared, const Params& params, const Group& group, int passes,
+                                     int load_warp) {
+    StageLoader loader = {shared.stages, load_warp, 0, false};
     bool timed_out = false;
     for (int t = params.h0 ? 0 : 1; t < params.steps; t++)
 #pragma unroll 1
         for (int pass = 0; pass < passes; pass++) {
             const unsigned expected = (t + (params.h0 ? 1u : 0u)) * BLOCKS;
             jitter(t, 6);
-            if (threadIdx.x % 32 == 0 && !timed_out) {
+            if (load_warp == 0 && threadIdx.x % 32 == 0 && !timed_out) {
                 timed_out = !wait_for_counter(params.counter(group.first_pass + pass), expected);
                 if (timed_out) *(volatile int*)&shared.timed_out = 1;
             }
-            __syncwarp();
+            loader.sync();
             loader.load(params.states(t, group.first_pass + pass) + group.rank * BLOCK_CHUNKS);
         }
 }
@@ -133,7 +134,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BLO
         run_pointwise_warps(shared, params, group, passes);
     } else {
         warpgroup_reg_dealloc<LOAD_REGISTERS>();
-        if (threadIdx.x < THREADS + POINTWISE_THREADS + 32) run_load_warp(shared, params, group, passes);
+        const int load_warp = (threadIdx.x - THREADS - POINTWISE_THREADS) / 32;
+        if (load_warp < LOAD_WARPS) run_load_warp(shared, params, group, passes, load_warp);
     }
     cluster_sync();
 }
