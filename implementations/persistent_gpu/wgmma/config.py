@@ -2,7 +2,7 @@
 
 Forward a group's blocks are in clusters of 1 or 2. Those of a cluster multiply the same rows, of all its units, each by its
 part of the columns. So a block reads a part of the states alone, and sends sums to the others. Backward blocks are in rows and
-columns, as in other grids. A load warp copies what a block multiplies from the L2 cache into stages of shared memory.
+columns, as in other grids. Load warps copy what a block multiplies from the L2 cache into stages of shared memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,16 +33,36 @@ _MAX_M_TILES = 2  # of a warpgroup
 _MAX_STATES = 2  # of a pointwise thread at once
 _BUFFERS = ((2, 4), (2, 3), (1, 4))  # of sums, stages of each partition
 
-# The time of each role in a pass, of which the longest counts, and of what all passes take; fitted to 75 steps forward and 24
-# training steps on an H100, those of 16 bits backward and the factors to 29 passes beside other forms. A multiprocessor's
-# clocks of 64 rows, 8 columns and 32 bytes of K, and of any number of columns at least.
+# A multiprocessor's clocks of 64 rows, 8 columns and 32 bytes of K, and of any number of columns at least.
 _WGMMA_CLOCKS, _LEAST_WGMMA_CLOCKS = 7.4, 23
-_CHUNK_US, _KIB_US = 0.656, 0.009  # to load a chunk of each partition, over the stages; in addition each KiB
-_EXCHANGE_US = 3.4  # from a pass to its next step, beside the pass
-_GATE_US = 0.287  # of the pointwise warps, backward each gate of a state
-_SOURCE_US, _SOURCE_US_16_BITS = 0.0057, 0.012  # and each source of its sums
-_BLOCK_CHUNK_US_16_BITS = 0.03  # backward each chunk that a block loads in a step, though other roles take longer
-_FACTOR, _FACTOR_16_BITS, _FEW_GROUPS = 1.1, 0.95, 2  # of the estimate; the second forward in few groups alone
+
+
+class PassTimes(NamedTuple):
+    """us of the roles in a pass, fitted to 180 steps each way on an H200.
+
+    chunk, kib: to load a chunk of each partition, and each KiB. product, split_product: of `product_us`; more of split float32.
+    m_tile: of the MMA warps for the sums of an M tile. tile, gate, source: of the pointwise warps for a tile, each gate of a
+    state, and each source of its sums. rest: of each pass. exchange: from a pass to its next step. overlap: the higher the
+    less do roles delay each other (`_overlapped`). factor_16_bits: of a step in 16 bits beside others' estimates, which are too
+    long forward and too short backward.
+    """
+
+    chunk: float
+    kib: float
+    product: float
+    split_product: float
+    m_tile: float
+    tile: float
+    gate: float
+    source: float
+    rest: float
+    exchange: float
+    overlap: int
+    factor_16_bits: float
+
+
+_FORWARD_TIMES = PassTimes(0.1265, 0.0063, 0.885, 0.213, 0.281, 0.185, 0.08, 0.0217, 0.387, 1.959, 2, 1.1)
+_BACKWARD_TIMES = PassTimes(0.152, 0.0063, 0.661, 0.335, 0.503, 0.44, 0.0675, 0.0177, 0, 2.656, 1, 0.85)
 
 
 @dataclass(frozen=True)
@@ -183,13 +203,8 @@ class WgmmaConfig(Form):
         return f"{super().__str__()}; {self.tile_batch} sequences at once by wgmma"
 
     @property
-    def _pass_us(self) -> float:
-        """Estimated us of each pass, beside its longest role."""
-        raise NotImplementedError
-
-    @property
-    def _pointwise_tile_us(self) -> float:
-        """Estimated us of the pointwise warps for `pointwise_batch` sequences."""
+    def sources(self) -> int:
+        """Parts of a unit's sums."""
         raise NotImplementedError
 
     @cached_property
@@ -201,16 +216,15 @@ class WgmmaConfig(Form):
     @cached_property
     def step_us(self) -> float:
         """Estimated us of a step of all tiles: of all passes, or from one step of a tile to the next."""
-        loads_us = self.k_chunks * _CHUNK_US / self.stages + self.block_chunks * self.chunk_bytes / 1024 * _KIB_US
-        pointwise_us = self.tile_batch / self.pointwise_batch * self._pointwise_tile_us
-        pass_us = self._pass_us + maximum(maximum(self.product_us, loads_us), pointwise_us)
-        return self._factor * maximum(self.tiles * pass_us, pass_us + _EXCHANGE_US)
-
-    @property
-    def _factor(self) -> float:
-        if self.problem.arithmetic.bytes != 2:
-            return _FACTOR
-        return _FACTOR_16_BITS if self.problem.is_backward else where(self.clusters <= _FEW_GROUPS, _FACTOR_16_BITS, _FACTOR)
+        times = _BACKWARD_TIMES if self.problem.is_backward else _FORWARD_TIMES
+        loads_us = self.k_chunks * times.chunk + self.block_chunks * self.chunk_bytes / 1024 * times.kib
+        product_us = self.product_us * (times.product + times.split_product * self.problem.arithmetic.is_3xtf32)
+        product_us = product_us + times.m_tile * self.m_tiles_per_pass
+        state_us = times.gate * self._gates + times.source * self.sources
+        pointwise_us = self.tile_batch / self.pointwise_batch * (times.tile + state_us * self.states_per_thread)
+        pass_us = times.rest + _overlapped(times.overlap, loads_us, product_us, pointwise_us)
+        factor = times.factor_16_bits if self.problem.arithmetic.bytes == 2 else 1
+        return factor * _overlapped(times.overlap, self.tiles * pass_us, pass_us + times.exchange)
 
 
 @dataclass(frozen=True)
@@ -236,8 +250,13 @@ class WgmmaForwardConfig(WgmmaConfig):
         return self.clusters * self.tiles * (128 + 2 * self.cluster * self.block_chunks * self.chunk_bytes)
 
     @property
+    def sources(self) -> int:
+        """Warpgroups of the cluster with a part of the columns."""
+        return self.cluster * self.k_partitions
+
+    @property
     def sum_bytes(self) -> int:
-        return 4 * self.cluster * self.k_partitions * self.units * (self._gates * self.tile_batch + 4)
+        return 4 * self.sources * self.units * (self._gates * self.tile_batch + 4)
 
     @property
     def non_weight_smem_bytes(self) -> int:
@@ -252,14 +271,6 @@ class WgmmaForwardConfig(WgmmaConfig):
 
     def __str__(self) -> str:
         return f"{super().__str__()}, clusters of {self.cluster}"
-
-    @property
-    def _pass_us(self) -> float:
-        return 0.95
-
-    @property
-    def _pointwise_tile_us(self) -> float:
-        return 0.286 + 0.109 * self.states_per_thread
 
 
 @dataclass(frozen=True)
@@ -276,7 +287,7 @@ class WgmmaBackwardConfig(WgmmaConfig):
 
     @property
     def sources(self) -> int:
-        """Parts of a unit's sums: of each warpgroup of its row that has other columns."""
+        """Warpgroups of the unit's row with a part of the columns."""
         return self.grid_cols * self.k_partitions
 
     @property
@@ -295,19 +306,18 @@ class WgmmaBackwardConfig(WgmmaConfig):
         carried = 4 * self.pointwise_tiles * (2 * self.states_per_thread * self.pointwise_threads + self.pointwise_batch)
         return words + self.sum_buffers * self.sum_bytes + _rounded(carried)
 
-    @property
-    def _pass_us(self) -> float:
-        return 0.63
 
-    @property
-    def _pointwise_tile_us(self) -> float:
-        source_us = _SOURCE_US_16_BITS if self.problem.arithmetic.bytes == 2 else _SOURCE_US
-        return 0.644 + (_GATE_US * self._gates + source_us * self.sources) * self.states_per_thread
+def _overlapped(overlap: int, *times: float) -> float:
+    """The longest of times that go on at once, and more the longer the others are: the root of the sum of their powers.
 
-    @cached_property
-    def step_us(self) -> float:
-        chunk_us = _BLOCK_CHUNK_US_16_BITS if self.problem.arithmetic.bytes == 2 else 0
-        return super().step_us + chunk_us * self.block_chunks
+    overlap: 1 for squares, 2 for fourth powers. Square roots are exact, of one form as of many.
+    """
+    for _ in range(overlap):
+        times = tuple(time * time for time in times)
+    total: float = sum(times)
+    for _ in range(overlap):
+        total = np.sqrt(total)
+    return total
 
 
 def _rounded(size: int) -> int:

@@ -125,7 +125,7 @@ def expect_grid(form: Form, device: Device) -> None:
         assert form.m_tiles_per_pass * 128 >= form.block_rows * form.k_partitions
         assert form.block_chunks * form.chunk_fragments * 16 >= form.block_columns * arithmetic.bytes / 4
         assert form.pointwise_tiles * form.pointwise_batch == form.tiles * form.tile_batch
-        assert 6 + form.k_partitions * form.stages <= 16  # named barriers
+        assert 6 + form.k_partitions * form.stages <= 15  # named barriers
         assert form.reg_fragments + form.smem_fragments == form.fragments
         assert not 0 < form.smem_fragments < 5
     elif problem.is_backward:
@@ -189,8 +189,8 @@ CHOICES = [
     ("rnn_relu", 2560, 128, TF32, FORWARD, H200, _GEMM.format(2560, 128, _STEP)),
     ("gru", 2560, 32, FLOAT16, FORWARD, H200, _GEMM.format(2560, 32, _STEP)),
     ("rnn_relu", 784, 940, TF32, BACKWARD, H200, _GEMM.format(784, 940, _STEP_BACKWARD)),
-    ("rnn_relu", 2560, 128, FLOAT16, BACKWARD, H200, _GEMM.format(2560, 128, _STEP_BACKWARD)),
-    ("rnn_relu", 784, 940, TF32, FORWARD, H200, "H 784"),
+    ("rnn_relu", 2560, 128, FLOAT16, BACKWARD, H200, GRID),
+    ("rnn_relu", 784, 940, TF32, FORWARD, H200, "grid, wgmma"),
     ("rnn_relu", 784, 940, TF32, FORWARD, A100, "(?!H )"),
     ("lstm", 4096, 64, FLOAT32, FORWARD, H200, _GEMM.format(4096, 64, _STREAMS)),
     ("lstm", 2048, 128, FLOAT32, FORWARD, H200, _GEMM.format(2048, 128, _STREAMS)),
