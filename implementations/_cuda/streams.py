@@ -10,20 +10,27 @@ import torch
 from pytest_ecornn.implementations._cuda.host.recorder import current_recorder
 
 
+_POOL_STREAMS = 32  # of torch's pool, after which it hands out the same again
+
+
 class _SideStream:
-    """A stream beside another, used by no other, so that a capture includes nobody else's launches.
+    """A stream beside another, on which nothing of ours runs else, so that a capture includes nobody else's launches.
 
     begin, end: events that are recorded anew in each use. To create events takes the host longer than a launch.
     """
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device, beside: int):
         self.stream, self.begin, self.end = torch.cuda.Stream(device), torch.cuda.Event(), torch.cuda.Event()
+        for _ in range(_POOL_STREAMS):
+            if self.stream.cuda_stream != beside:
+                break
+            self.stream = torch.cuda.Stream(device)
 
 
 @cache
 def _side_stream(device: torch.device, stream: int) -> _SideStream:
     """The stream beside `stream`."""
-    return _SideStream(device)
+    return _SideStream(device, stream)
 
 
 def launch_concurrently(first: Callable[[], None], second: Callable[[], None], device: torch.device) -> None:

@@ -350,14 +350,18 @@ struct SideStream {
     }
 };
 
-// The stream beside another, used by no other.
+// The stream beside another, on which nothing of ours runs else. torch's pool hands out its 32 streams in turns, so it may hand
+// out the other itself.
 SideStream& side_stream(const c10::impl::VirtualGuardImpl& device, c10::Stream current) {
     static auto& streams = *new std::map<std::pair<int, c10::StreamId>, SideStream>();  // outlives the driver
     std::lock_guard<std::mutex> lock(SideStream::mutex());
     auto key = std::make_pair(static_cast<int>(current.device_index()), current.id());
     auto place = streams.find(key);
-    if (place == streams.end())
-        place = streams.emplace(key, SideStream{device.getStreamFromGlobalPool(current.device(), false)}).first;
+    if (place == streams.end()) {
+        auto stream = device.getStreamFromGlobalPool(current.device(), false);
+        for (int i = 0; i < 32 && stream == current; i++) stream = device.getStreamFromGlobalPool(current.device(), false);
+        place = streams.emplace(key, SideStream{stream}).first;
+    }
     return place->second;
 }
 

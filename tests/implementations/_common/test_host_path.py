@@ -582,13 +582,14 @@ def test_values_are_dropped_after_their_last_use_and_on_a_side_stream_after_the_
     assert kinds == ["EMPTY", "FORK", "LAUNCH", "BACK", "JOIN", "FREE", "OPERATOR", "VIEW", "FREE", "OPERATOR", "FREE"]
 
 
-# Streams in a CPU's place: 0, and one beside it, 7. What is done is told, a letter each: e to switch, r to record, w to wait.
+# Streams in a CPU's place: 0, and a pool of 0 and 7. What is done is told, a letter each: e to switch, r to record, w to wait.
 _STREAMS = """
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <string>
 using namespace c10;
 static std::string told;
 static thread_local StreamId current = 0;
+static StreamId next_of_pool = 0;
 static Device cpu(kCPU);
 static Stream stream(StreamId id) { return Stream(Stream::UNSAFE, cpu, id); }
 struct Told final : impl::DeviceGuardImplInterface {
@@ -598,7 +599,7 @@ struct Told final : impl::DeviceGuardImplInterface {
     void setDevice(Device) const override {}
     void uncheckedSetDevice(Device) const noexcept override {}
     Stream getStream(Device) const override { return stream(current); }
-    Stream getStreamFromGlobalPool(Device, bool) const override { return stream(7); }
+    Stream getStreamFromGlobalPool(Device, bool) const override { return stream(std::exchange(next_of_pool, 7)); }
     Stream exchangeStream(Stream next) const override {
         told += "e" + std::to_string(next.id());
         return stream(std::exchange(current, next.id()));
@@ -617,7 +618,7 @@ extern "C" const char* end() { return impl::device_guard_impl_registry[0] = befo
 """
 
 
-def test_side_streams_wait_and_are_waited_for() -> None:
+def test_side_streams_wait_and_are_waited_for_and_are_others() -> None:
     def work(tensors: Sequence[Tensor]) -> list[Tensor]:
         results = [torch.empty(ROWS, INPUTS) for _ in range(3)]
         first, second = (lambda to=to: scaled(tensors[0], to, None, results[to]) for to in (1, 2))

@@ -6,6 +6,7 @@ import ctypes
 import struct
 from collections.abc import Mapping, Sequence
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._common.recurrent_problem import MathMode, ProblemSize
-from pytest_ecornn.implementations._cuda import driver, layout_memo
+from pytest_ecornn.implementations._cuda import driver, layout_memo, streams
 from pytest_ecornn.implementations._cuda.kernel import TensorArg
 from pytest_ecornn.implementations._cuda.launch import Launch, Launcher
 from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
@@ -160,14 +161,21 @@ def test_two_directions_run_at_once_where_all_their_clusters_do(hidden: int, bat
     assert fits_both_directions(form, H200) == fits
 
 
+def test_a_side_stream_is_not_the_stream_beside_it_that_the_pool_hands_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = iter((5, 5, 9))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: SimpleNamespace(cuda_stream=next(handles)))
+    monkeypatch.setattr(torch.cuda, "Event", SimpleNamespace)
+    assert streams._SideStream(torch.device("cuda", 0), 5).stream.cuda_stream == 9
+
+
 @needs_gpu
 def test_on_a_gpu_what_comes_after_waits_for_all() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     wide, found = torch.randn(4096, 4096, device=device), [torch.zeros((), device=device) for _ in range(2)]
-    streams: list[int] = []
+    handles: list[int] = []
 
     def launch(number: int) -> None:
-        streams.append(torch.cuda.current_stream(device).cuda_stream)
+        handles.append(torch.cuda.current_stream(device).cuda_stream)
         grown = wide
         for _ in range(30):  # some time, and the same bits wherever it runs
             grown = grown * 1.01
@@ -180,7 +188,7 @@ def test_on_a_gpu_what_comes_after_waits_for_all() -> None:
         wide.copy_(before)
         assert torch.equal(found[0], found[1])
         assert found[0] != 0
-    assert len(set(streams)) == 2
+    assert len(set(handles)) == 2
 
 
 @needs_gpu
