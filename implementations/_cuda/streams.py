@@ -9,7 +9,6 @@ import torch
 
 from pytest_ecornn.implementations._cuda.host.recorder import current_recorder
 
-
 _POOL_STREAMS = 32  # of torch's pool, after which it hands out the same again
 
 
