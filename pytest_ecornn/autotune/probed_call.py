@@ -60,6 +60,7 @@ class ProbedCall:
             return
         try:
             self._graph = _capture(self._call, pool, self._device)
+            self._block_us(self._graph.replay, 1)  # which uploads the graph
             self._replayed.append(self._block_us(self._graph.replay, 1))
         except Exception:
             self._graph, self._replayed = None, [_NEVER_US]

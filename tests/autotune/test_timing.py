@@ -55,6 +55,16 @@ def test_a_graph_is_timed_beside_the_call(monkeypatch: pytest.MonkeyPatch, repla
     assert (made.device_us, made.called_us) == pytest.approx((device_us, 1000))
 
 
+def test_the_first_replay_which_uploads_the_graph_is_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    replays_ms = iter((1.7, 1.2))
+    graph = SimpleNamespace(replay=lambda: sleeps(next(replays_ms))())
+    monkeypatch.setattr(probed_call, "_capture", lambda *given: graph)
+    call = probed_call.ProbedCall(sleeps(3.0), CPU)
+    call.warm_up()
+    call.capture(None)
+    assert call.device_us == pytest.approx(1200)
+
+
 @pytest.mark.parametrize(("later_ms", "calls"), [(0.2, 3), (20.0, 2)])
 def test_on_a_gpu_no_sample_holds_a_modules_third_call(monkeypatch: pytest.MonkeyPatch, later_ms: float, calls: int) -> None:
     """Which is recorded; unless that takes little of a call."""
