@@ -13,7 +13,7 @@ _POOL_STREAMS = 32  # of torch's pool, after which it hands out the same again
 
 
 class _SideStream:
-    """A stream beside another, on which nothing of ours runs else, so that a capture includes nobody else's launches.
+    """A stream beside another, of torch's pool, which may hand it out to others, too.
 
     begin, end: events that are recorded anew in each use. To create events takes the host longer than a launch.
     """

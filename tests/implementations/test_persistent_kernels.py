@@ -92,15 +92,15 @@ ntiled at_once=0 units=50 n_tiles=3 {_STREAMED} gru-T5-B19-I6-H700-float16-state
 ntiled at_once=0 units=36 n_tiles=2 sum_buffers=1 {_STREAMED} gru-T5-B13-I6-H450-float32-bidirectional-state
 ntiled at_once=0 units=36 {_STREAMED} lstm-T9-B3-I6-H577-float32-tf32-ragged-state
 ntiled at_once=0 units=66 {_STREAMED} rnn_tanh-T3-B5-I6-H1500-bfloat16-state
-wgmma lstm-T5-B41-I6-H50-float32-tf32-ragged-state
-wgmma gru-T5-B40-I6-H50-float32-bidirectional-state
+wgmma stages=4 lstm-T5-B41-I6-H50-float32-tf32-ragged-state
+wgmma stages=3 gru-T5-B40-I6-H50-float32-bidirectional-state
 wgmma cluster=1 k_partitions=1 units=8 gru-T5-B90-I6-H77-float32-tf32-state
 wgmma n_tiles=4 tiles=2 pointwise_batch=16 units=20 rnn_tanh-T5-B50-I6-H50-float16-ragged-state
 wgmma n_tiles=6 tiles=1 chunk_fragments=2 sum_buffers=1 cluster=1 lstm-T4-B97-I6-H50-bfloat16-state
 wgmma n_tiles=8 tiles=1 k_partitions=1 weights=2:0:0 units=20 rnn_relu-T5-B60-I6-H61-float32-batchfirst-state
 wgmma units=16 lstm-T5-B33-I6-H50-float32
-wgmma_backward lstm-T5-B41-I6-H50-float32-tf32-ragged-state-training
-wgmma_backward grid_rows=3 gru-T5-B40-I6-H50-float32-bidirectional-state-training
+wgmma_backward stages=4 lstm-T5-B41-I6-H50-float32-tf32-ragged-state-training
+wgmma_backward stages=3 grid_rows=3 gru-T5-B40-I6-H50-float32-bidirectional-state-training
 wgmma_backward k_partitions=1 units=8 grid_rows=5 gru-T5-B60-I6-H77-float32-tf32-state-training
 wgmma_backward n_tiles=4 tiles=2 pointwise_batch=16 units=10 rnn_tanh-T5-B50-I6-H50-float16-ragged-state-training
 wgmma_backward n_tiles=6 tiles=1 chunk_fragments=2 sum_buffers=1 lstm-T3-B97-I6-H50-bfloat16-state-training
@@ -425,7 +425,7 @@ GIVING_UP = runs("""
 cluster watchdog={100,200,300} orders=3 lstm-T8-B12-I6-H40-float16-training
 {grid,readers buffers=1 load_threads=256,readers} tiles=2 watchdog={60,500} orders=4 lstm-T8-B12-I6-H40-float16
 ntiled tiles=2 n_tiles=2 watchdog={60,500} orders=4 lstm-T8-B20-I6-H40-float16
-wgmma watchdog={60,500} orders=4 lstm-T8-B40-I6-H40-float32-tf32
+wgmma watchdog={60,500} stages={2,4} orders=4 lstm-T8-B40-I6-H40-float32-tf32
 grid_backward watchdog={300,700} orders=4 lstm-T8-B12-I6-H40-float16-training
 wave watchdog={100,200,300} orders=3 lstm-T8-B12-I6-H40-L3-float16
 sparse{ watchdog=60, watchdog=500, cluster=2 watchdog=500} orders=3 lstm-T8-B3-I6-H40-float32-density0.4-training

@@ -350,8 +350,7 @@ struct SideStream {
     }
 };
 
-// The stream beside another, on which nothing of ours runs else. torch's pool hands out its 32 streams in turns, so it may hand
-// out the other itself.
+// The stream beside another. torch's pool hands out its 32 streams in turns, to others too, so it may hand out the other itself.
 SideStream& side_stream(const c10::impl::VirtualGuardImpl& device, c10::Stream current) {
     static auto& streams = *new std::map<std::pair<int, c10::StreamId>, SideStream>();  // outlives the driver
     std::lock_guard<std::mutex> lock(SideStream::mutex());

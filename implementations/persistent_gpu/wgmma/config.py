@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from math import gcd
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,8 +44,8 @@ class PassTimes(NamedTuple):
     chunk, kib: to load a chunk of each partition, and each KiB. product, split_product: of `product_us`; more of split float32.
     m_tile: of the MMA warps for the sums of an M tile. tile, gate, source: of the pointwise warps for a tile, each gate of a
     state, and each source of its sums. rest: of each pass. exchange: from a pass to its next step. overlap: the higher the
-    less do roles delay each other (`_overlapped`). factor_16_bits: of a step in 16 bits beside others' estimates, which are too
-    long forward and too short backward.
+    less do roles delay each other (`_overlapped`). factor_16_bits: of a step in 16 bits beside other grids', whose
+    estimates are too long forward and too short backward.
     """
 
     chunk: float
@@ -314,7 +315,7 @@ def _overlapped(overlap: int, *times: float) -> float:
     """
     for _ in range(overlap):
         times = tuple(time * time for time in times)
-    total: float = sum(times)
+    total = reduce(add, times)  # `sum` is more exact of numbers than of arrays
     for _ in range(overlap):
         total = np.sqrt(total)
     return total

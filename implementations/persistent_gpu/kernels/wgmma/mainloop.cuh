@@ -26,7 +26,7 @@ typedef float TileSums[M_TILES_PER_PASS][4 * N_TILES];  // of a thread
 // A stage's barrier: + partition * STATE_STAGES + stage. Its MMA warps arrive when their products are over; its load
 // warp waits.
 constexpr int STAGE_EMPTY = 6;
-constexpr int LOADERS_SYNCED = 15;  // Among the load warps
+constexpr int LOADERS_SYNCED = 15;  // among the load warps
 static_assert(STAGE_EMPTY + K_PARTITIONS * STATE_STAGES <= LOADERS_SYNCED, "named barriers");
 // Load warps of a block that has room for `most`, each with stages of its own: what one issues for a chunk takes 0.16 us.
 constexpr int load_warps(int most) { return STATE_STAGES % most ? load_warps(most - 1) : most; }
