@@ -24,6 +24,7 @@ _WARPGROUP = 128
 _ROWS = 64  # of an M tile of wgmma
 _FRAGMENT_WORDS = 16
 _FEWEST_IN_SMEM = 5  # fragments
+_LOAD_WARPGROUP_WARPS = 4
 _MMA_REGISTERS, _POINTWISE_REGISTERS, _LOAD_REGISTERS = 184, 104, 40  # 512 threads have 128 each
 MIN_WGMMA_BATCH = 24
 _N_TILES = (2, 4, 6, 8)
@@ -196,6 +197,7 @@ class WgmmaConfig(Form):
             "POINTWISE_THREADS": self.pointwise_threads,
             "POINTWISE_REGISTERS": _POINTWISE_REGISTERS,
             "LOAD_REGISTERS": _LOAD_REGISTERS,
+            "MAX_LOAD_WARPS": _LOAD_WARPGROUP_WARPS - self.problem.is_backward,  # one of them loads sums
             "MMA_REGISTERS": _MMA_REGISTERS,
         }
         return super().macros | own

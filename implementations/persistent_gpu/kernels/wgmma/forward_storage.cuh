@@ -4,8 +4,6 @@
 #include "ecornn/common/zero_smem.cuh"
 #include "ecornn/ptx/cluster.cuh"
 #include "ecornn/rnn/pointwise_forward.cuh"
-
-constexpr int MAX_LOAD_WARPS = 4;
 #include "mainloop.cuh"
 #include "input_gemm.cuh"
 

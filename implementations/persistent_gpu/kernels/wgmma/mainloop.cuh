@@ -1,7 +1,6 @@
 // The product of a block's weights with a tile of 8 * N_TILES sequences by wgmma, and the stages that bring the tile's values,
 // independent of what they are: wgmma_forward.cu and wgmma_backward.cu. Values lie in memory in chunks, of some
-// columns of the weights each. LOAD_WARPS load warps copy chunk after chunk into STATE_STAGES stages of each K partition. The
-// file that includes this one has MAX_LOAD_WARPS.
+// columns of the weights each. LOAD_WARPS load warps copy chunk after chunk into STATE_STAGES stages of each K partition.
 // The MMA warps are two warpgroups: K_PARTITIONS partitions of the block's columns by groups of M_TILES_PER_PASS times 64 rows.
 #pragma once
 #include "ecornn/common/ceil_div.cuh"

@@ -28,9 +28,9 @@
 #include "ecornn/ptx/ld_st_128.cuh"
 #include "ecornn/ptx/register_reconfig.cuh"
 #include "ecornn/rnn/pointwise_backward.cuh"
-
-constexpr int MAX_LOAD_WARPS = 3, SUM_LOAD_WARP = 3;
 #include "mainloop.cuh"
+
+constexpr int SUM_LOAD_WARP = MAX_LOAD_WARPS;  // after those of gradients
 
 constexpr int BLOCK_THREADS = THREADS + POINTWISE_THREADS + 128, BLOCKS = GRID_ROWS * GRID_COLS;
 constexpr int OWN_GATES = GATES * UNITS, SOURCES = GRID_COLS * K_PARTITIONS;
